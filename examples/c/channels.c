@@ -131,6 +131,7 @@ static void stream(const char *address)
     size_t len, read = 0;
 
     check(venice_listen(address, VENICE_STREAM, NULL, &listener), "listen");
+    expect(venice_accept(listener, -5, &channel) == VENICE_INVALID, "-1 is the lowest time-out");
     pid_t child = fork();
     if (child == 0) {
         check(venice_connect_channel(address, VENICE_STREAM, NULL, &channel), "connect");

@@ -114,6 +114,11 @@ class Channels(unittest.TestCase):
             venice.listen("tcp:here")
         with self.assertRaisesRegex(venice.Invalid, "messages, stream or adaptive"):
             venice.listen(self.address(), "letters")  # type: ignore[arg-type]
+        for buffer in (1, "1GiB", "1TiB"):
+            with self.assertRaisesRegex(venice.Invalid, "4 KiB to 16 MiB"):
+                venice.listen(self.address(), buffer=buffer)
+        with self.assertRaises(venice.Invalid):
+            venice.lend(self.address(), 0)
         ours, _theirs = self.pair(self.address(), "messages")
         ours.settimeout(0.05)
         begin = time.monotonic()

@@ -81,7 +81,7 @@ pub struct TransferArgs {
     /// New owner
     #[arg(long, value_name = "USER[@NODE]", value_parser = new_owner)]
     to: (String, Option<String>),
-    /// Time for the new owner to claim, at least a lease and at most 10m
+    /// Time for the new owner to claim, at most 10m; less than a lease counts as a lease
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     claim_within: Duration,
     /// Print an object: transfer (its number), to, grants (objects: from, to, state)

@@ -60,6 +60,16 @@ pub enum Error {
         /// The end or the channel.
         what: &'static str,
     },
+    /// A length is out of its bounds.
+    #[error("invalid {what} of {len_bytes} bytes: {bounds}")]
+    Size {
+        /// What has the length.
+        what: &'static str,
+        /// The length.
+        len_bytes: u64,
+        /// The lengths that are valid.
+        bounds: &'static str,
+    },
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {why}")]
     Listen {

@@ -55,14 +55,18 @@ impl LentRegion {
     ///
     /// # Errors
     /// [`Error::Listen`] if the address is taken or unusable, there is no memory, or no RDMA
-    /// device; [`Error::Unprotected`], [`Error::UnusedOption`], [`Error::Address`].
+    /// device; [`Error::Size`] if it is empty; [`Error::Unprotected`], [`Error::UnusedOption`],
+    /// [`Error::Address`].
     pub fn bind(address: &Address, len_bytes: u64, options: &Options) -> Result<Self, Error> {
         options.check_protection(address)?;
         options.check_no_buffer(MEMORY)?;
         options.check_no_timeout("a lender")?;
         let listening = |why: String| Error::Listen { address: address.to_string(), why };
         let failed = |error: PortError| Error::listening(address, error.into());
-        let slabs = len_bytes.div_ceil(SLAB_BYTES).max(1);
+        if len_bytes == 0 {
+            return Err(Error::Size { what: MEMORY, len_bytes, bounds: "lend at least 1 byte" });
+        }
+        let slabs = len_bytes.div_ceil(SLAB_BYTES);
         let made: Result<Vec<Slab>, _> = (0..slabs).map(|_| Slab::unlocked()).collect();
         let made = made.map_err(|error| listening(with_causes(&error)))?;
         let (grants, key) = (SharedGrants::default(), grant_key(options));
@@ -188,15 +192,19 @@ impl RemoteRegion {
     ///
     /// # Errors
     /// [`Error::Connect`] if no lender is there, it does not answer within
-    /// [`Options::connect_timeout`], or it lends less; [`Error::Unprotected`],
-    /// [`Error::UnusedOption`], [`Error::Address`].
+    /// [`Options::connect_timeout`], or it lends less; [`Error::Size`] for another size;
+    /// [`Error::Unprotected`], [`Error::UnusedOption`], [`Error::Address`].
     pub fn connect(address: &Address, len_bytes: u64, options: &Options) -> Result<Self, Error> {
         options.check_protection(address)?;
         options.check_no_buffer(MEMORY)?;
         let start = Instant::now();
         let failed = |why: String| Error::Connect { address: address.to_string(), why };
         if len_bytes == 0 || !len_bytes.is_multiple_of(SLAB_BYTES) {
-            return Err(failed(format!("its size, {len_bytes} bytes, is no multiple of 16 MiB")));
+            return Err(Error::Size {
+                what: MEMORY,
+                len_bytes,
+                bounds: "use a multiple of 16 MiB",
+            });
         }
         let channels = match address.port() {
             PortKind::Shm => map_shm(address, len_bytes, options)?,

@@ -224,6 +224,34 @@ fn unused_options_are_refused() {
     }
 }
 
+#[test]
+fn sizes_have_bounds() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = Address::shm(dir.path().join("sizes.sock"));
+    let of = |bytes| {
+        let mut options = Options::default();
+        options.buffer_bytes = bytes;
+        options
+    };
+    let listen = |bytes| Listener::bind(&address, Kind::Messages, &of(bytes)).map(drop);
+    let connect = |bytes| Connection::connect(&address, Kind::Stream, &of(bytes)).map(drop);
+    let unset = Options::default();
+    let mut refused = vec![
+        LentRegion::bind(&address, 0, &unset).map(drop),
+        RemoteRegion::connect(&address, 0, &unset).map(drop),
+        RemoteRegion::connect(&address, SLAB_BYTES + 1, &unset).map(drop),
+    ];
+    for wrong in [0, 1, (4 << 10) - 1, (16 << 20) + 1, 1 << 30, u32::MAX] {
+        refused.extend([listen(wrong), connect(wrong)]);
+    }
+    for outcome in refused {
+        assert!(matches!(outcome, Err(Error::Size { .. })), "{outcome:?}");
+    }
+    for right in [4 << 10, 16 << 20] {
+        listen(right).unwrap();
+    }
+}
+
 /// Each attempt waits for a silent lender as long as its own time-out says.
 #[test]
 fn connect_timeout_bounds_memory() {
