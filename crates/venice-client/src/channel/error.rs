@@ -176,6 +176,7 @@ impl Error {
             | PortError::Listen { .. }
             | PortError::NoAgent { .. }
             | PortError::Refused { .. }
+            | PortError::LendsNothing
             | PortError::Protection { .. }
             | PortError::UdpAddress { .. }
             | PortError::Verbs(_)
@@ -221,7 +222,8 @@ impl Error {
             }
             QPairSocketError::TimedOut
             | QPairSocketError::QPair(QPairError::Closed(CloseReason::LinkDown(_))) => {
-                "no answer; start the listening program first, and give both ends the same key"
+                "no answer; the listening program has to be started first and to accept, with the \
+                 same key"
                     .into()
             }
             _ => with_causes(&error),

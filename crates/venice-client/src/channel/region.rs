@@ -213,22 +213,35 @@ impl RemoteRegion {
         };
         let mut region = Self { channels: Owned::new(channels)?, len_bytes };
         let tried = region.probe(options.connect_timeout.saturating_sub(start.elapsed()));
-        tried.map_err(|error| match error {
+        let refused = tried.map_err(|error| match error {
             Error::Lost(_) | Error::TimedOut => {
                 failed("no answer; start the lender first, and give both ends the same key".into())
             }
             error => failed(error.to_string()),
         })?;
-        Ok(region)
+        match refused {
+            None => Ok(region),
+            Some(Refusal::UnknownGrant) => {
+                Err(failed("it carries messages, not lent memory".into()))
+            }
+            Some(Refusal::OutOfRange) => {
+                Err(failed(format!("it lends less than {len_bytes} bytes")))
+            }
+            Some(refusal) => Err(failed(AccessError::Refused(refusal).to_string())),
+        }
     }
 
-    /// Reads the last byte within `timeout`: a lender with less refuses.
-    fn probe(&mut self, timeout: Duration) -> Result<(), Error> {
+    /// Reads the last byte within `timeout`: a lender with less refuses. Returns the refusal.
+    fn probe(&mut self, timeout: Duration) -> Result<Option<Refusal>, Error> {
         let start = Instant::now();
         self.start_read(0, self.len_bytes - 1, 1)?;
         loop {
-            if let Some(done) = self.poll()? {
-                return done.bytes.map(drop);
+            let done = self.channels.get_mut()?.poll().map_err(Error::of_port)?;
+            match done.map(|done| done.result) {
+                Some(Ok(())) => return Ok(None),
+                Some(Err(AccessError::Refused(refusal))) => return Ok(Some(refusal)),
+                Some(Err(error)) => return Err(ChannelError::Failed(error).into()),
+                None => {}
             }
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
@@ -380,6 +393,10 @@ fn map_shm(address: &Address, len_bytes: u64, options: &Options) -> Result<Chann
     let path = address.path().unwrap_or("".as_ref());
     let mapped = channels.map_grant(0, LENDER, path, GRANT, grant_key(options), len_bytes);
     mapped.map_err(|error| match error {
+        ChannelError::Port(PortError::LendsNothing) => Error::Connect {
+            address: address.to_string(),
+            why: "it carries messages, not lent memory".into(),
+        },
         ChannelError::Port(error) => Error::connecting(address, error.into()),
         error => Error::Connect { address: address.to_string(), why: error.to_string() },
     })?;

@@ -188,6 +188,30 @@ fn failed_connection_names_remedy() {
 }
 
 #[test]
+fn failed_region_names_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    for (address, options) in sealed_and_local(&dir) {
+        let listener = Listener::bind(&address, Kind::Messages, &options).unwrap();
+        thread::scope(|scope| {
+            let accepting = scope.spawn(|| listener.accept(Some(Duration::from_secs(1))));
+            let said = RemoteRegion::connect(listener.address(), SLAB_BYTES, &options).unwrap_err();
+            assert!(said.to_string().contains("carries messages, not lent memory"), "{said}");
+            assert_eq!(accepting.join().unwrap().unwrap_err(), Error::TimedOut);
+        });
+        let mut hasty = options;
+        hasty.connect_timeout = Duration::from_millis(100);
+        let said = Connection::connect(listener.address(), Kind::Messages, &hasty).unwrap_err();
+        assert!(said.to_string().contains("accept"), "{said}");
+        drop(listener);
+        let lent = LentRegion::bind(&address, SLAB_BYTES, &options).unwrap();
+        let said = RemoteRegion::connect(lent.address(), 2 * SLAB_BYTES, &options).unwrap_err();
+        let said = said.to_string();
+        assert!(said.contains("has only 16 MiB") || said.contains("lends less than"), "{said}");
+        assert!(said.matches("refused").count() <= 1, "{said}");
+    }
+}
+
+#[test]
 fn wrong_key_is_not_answered() {
     let keyed = || {
         let mut options = Options::default();
