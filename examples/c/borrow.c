@@ -121,6 +121,8 @@ static void ask_service(venice_device *device)
     venice_service *service;
     if (venice_device_service(device)[0] == '\0')
         return;
+    if (venice_open_service(device, 0, &service) != VENICE_INVALID)
+        errx(1, "a call waits for its answer");
     must(venice_open_service(device, 30000, &service), "open_service");
     must(venice_call_service(service, 1, request, sizeof request, answer, &answer_bytes, &code),
          "call_service");
@@ -145,6 +147,53 @@ static void a_device(venice_status status, venice_device *device)
     if (venice_device_leaving_s(device) >= 0)
         printf("its node wants it back\n");
     venice_free_device(device);
+}
+
+/* Gives a device to another user, "USER@NODE", whose program claims it within a minute. */
+static void hand_over(venice_rack *rack, const char *to)
+{
+    char number[VENICE_TRANSFER_BYTES];
+    venice_device *device;
+    venice_transferred row;
+    uint64_t grant;
+    venice_status status = venice_get_device(rack, "accelerator", NULL, &device);
+    if (status == VENICE_NO_ROOM)
+        return;
+    must(status, "a device");
+    grant = venice_device_grant(device);
+    if (venice_transfer(rack, &grant, 1, to, 60000, &row, number) != VENICE_OK)
+        printf("transferred nothing: %s\n", venice_last_error());
+    else if (row.grant != grant || row.successor == grant || row.state == VENICE_TRANSFER_LOST)
+        errx(1, "the transfer is wrong");
+    else
+        printf("transferred to %s: %s\n", to, number);
+    venice_free_device(device);
+}
+
+/* Takes over what others have given to this user. */
+static void take_over(venice_rack *rack)
+{
+    venice_claimed *claimed;
+    venice_service *service;
+    venice_status status = venice_claim(rack, NULL, 0, &claimed);
+    if (status == VENICE_NOT_FOUND) {
+        printf("claimed nothing: %s\n", venice_last_error());
+        return;
+    }
+    must(status, "claim");
+    for (size_t at = 0; at < venice_claimed_count(claimed); at++) {
+        printf("claimed: %s %s of %s (%s), %" PRIu64 " bytes, grant %" PRIu64 "\n",
+               venice_claimed_kind(claimed, at), venice_claimed_address(claimed, at),
+               venice_claimed_node(claimed, at), venice_claimed_capabilities(claimed, at),
+               venice_claimed_bytes(claimed, at), venice_claimed_grant(claimed, at));
+        if (venice_claimed_service(claimed, at)[0] == '\0')
+            continue;
+        must(venice_open_claimed_service(claimed, at, 30000, &service), "open_claimed_service");
+        venice_close_service(service);
+    }
+    if (!venice_claimed_is_whole(claimed))
+        printf("some of it was lost\n");
+    venice_free_claimed(claimed);
 }
 
 static void devices(venice_rack *rack)
@@ -199,6 +248,8 @@ int main(int argc, char **argv)
     a_cache(rack);
     an_array(rack);
     devices(rack);
+    take_over(rack);
+    hand_over(rack, argc > 2 ? argv[2] : "nobody@nowhere");
     venice_free_memory(memory);
     venice_disconnect(rack);
     return 0;

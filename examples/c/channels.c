@@ -71,6 +71,7 @@ static void talk(const char *address, const char *place, const venice_channel_op
     venice_lent *lent;
     char text[16], word[9] = "";
     size_t len;
+    uint64_t old;
     int status;
 
     check(venice_listen(address, VENICE_MESSAGES, options, &listener), "listen");
@@ -112,6 +113,9 @@ static void talk(const char *address, const char *place, const venice_channel_op
     }
     expect(waitpid(child, &status, 0) == child && status == 0, "the child succeeds");
     check(venice_lent_read(lent, 128, word, 8), "load");
+    check(venice_lent_fetch_add(lent, 8, 1, &old), "add");
+    check(venice_lent_compare_swap(lent, 8, 8, 0, &old), "compare and swap");
+    expect(old == 8, "the counter of both");
     printf("%s: %s\n", venice_listener_address(listener), word);
     venice_close_channel(channel);
     venice_end_lent(lent);
@@ -127,6 +131,7 @@ static void stream(const char *address)
     size_t len, read = 0;
 
     check(venice_listen(address, VENICE_STREAM, NULL, &listener), "listen");
+    expect(venice_accept(listener, -5, &channel) == VENICE_INVALID, "-1 is the lowest time-out");
     pid_t child = fork();
     if (child == 0) {
         check(venice_connect_channel(address, VENICE_STREAM, NULL, &channel), "connect");

@@ -36,7 +36,7 @@ typedef enum venice_status {
     VENICE_OUT_OF_RANGE = 5,  /* beyond the borrowed memory */
     VENICE_UNALIGNED = 6,     /* an atomic access at an unaligned offset */
     VENICE_INVALID = 7,       /* an invalid argument */
-    VENICE_NOT_FOUND = 8,     /* no object has this key */
+    VENICE_NOT_FOUND = 8,     /* no object has this key, or nothing was transferred */
     VENICE_TOO_SMALL = 9,     /* the value is longer than the buffer */
     VENICE_DEVICE_LOST = 10,  /* a device's grant has ended */
     VENICE_WOULD_BLOCK = 11,  /* arm, poll the descriptor, and repeat the call */
@@ -299,6 +299,9 @@ double venice_device_leaving_s(const venice_device *device);
 /* Returns the granted bytes of storage; for other devices their size, 0 if unknown, and for NULL. */
 uint64_t venice_device_bytes(const venice_device *device);
 
+/* Returns the number of its grant, as in `venice grants`; 0 for NULL. */
+uint64_t venice_device_grant(const venice_device *device);
+
 /* Return its node, its name there ("/dev/nvidia0"), its capabilities ("gpu,cuda"), and the name of its
  * service ("" without one); "" for NULL. Valid until it is given back. */
 const char *venice_device_node(const venice_device *device);
@@ -309,9 +312,9 @@ const char *venice_device_service(const venice_device *device);
 /* A connection to the service of a device: a process beside the device that ends with the grant. */
 typedef struct venice_service venice_service;
 
-/* Connects to the service of a device. Each call waits at most `timeout_ms`; 0: without limit.
- * VENICE_INVALID: the device has no service. */
-venice_status venice_open_service(const venice_device *device, uint32_t timeout_ms,
+/* Connects to the service of a device. Each call waits at most `timeout_ms`, at least 1; -1: without
+ * limit. VENICE_INVALID: the device has no service. */
+venice_status venice_open_service(const venice_device *device, int64_t timeout_ms,
                                   venice_service **service);
 
 /* Sends one request and waits for its answer. `operation` and `code` are the service's; code 0 means done.
@@ -324,6 +327,66 @@ venice_status venice_call_service(venice_service *service, uint16_t operation, c
 
 /* Closes the connection. NULL is ignored. */
 void venice_close_service(venice_service *service);
+
+/* The progress of a transferred grant. */
+typedef enum venice_transfer_state {
+    VENICE_TRANSFERRED = 1,      /* its donor answers the new owner alone */
+    VENICE_TRANSFER_PENDING = 2, /* it is the new owner's; its donor has not confirmed that yet */
+    VENICE_TRANSFER_LOST = 3     /* it is lost with its donor, or has ended since */
+} venice_transfer_state;
+
+/* A transferred grant. */
+typedef struct venice_transferred {
+    uint64_t grant;              /* its number, as in `venice grants` */
+    uint64_t successor;          /* the number of its successor, of the new owner */
+    venice_transfer_state state; /* its progress */
+} venice_transferred;
+
+/* Bytes of a transfer's number: 32 hexadecimal digits and the terminating zero. */
+#define VENICE_TRANSFER_BYTES 33
+
+/* Transfers the `count` grants of this user to `to`, "user@node", all of them or none. Their donors
+ * refuse this user with the next access. The new owner has `claim_within_ms` to claim them, at most ten
+ * minutes and no less than a lease; 0: a minute. Memory requested together is transferred together.
+ * Stores `count` rows at `rows` and the transfer's number at `number`, each unless it is NULL. */
+venice_status venice_transfer(const venice_rack *rack, const uint64_t *grants, size_t count,
+                              const char *to, uint32_t claim_within_ms, venice_transferred *rows,
+                              char number[VENICE_TRANSFER_BYTES]);
+
+/* Grants that were transferred to this user. */
+typedef struct venice_claimed venice_claimed;
+
+/* Takes over what was transferred to this user, and waits for it for at most `wait_ms`. `transfer`: the
+ * number of one transfer; NULL: all. VENICE_NOT_FOUND: nothing came, or all of it is lost.
+ * VENICE_NO_ROOM: the quota of this user; nothing is claimed, so claim again. */
+venice_status venice_claim(const venice_rack *rack, const char *transfer, uint32_t wait_ms,
+                           venice_claimed **claimed);
+
+/* Gives the grants back. NULL is ignored. */
+void venice_free_claimed(venice_claimed *claimed);
+
+/* Returns true if none of the grants was lost; false for NULL. */
+bool venice_claimed_is_whole(const venice_claimed *claimed);
+
+/* Returns the number of grants; 0 for NULL. */
+size_t venice_claimed_count(const venice_claimed *claimed);
+
+/* Return the number of a grant, as in `venice grants`, and its bytes; 0 beyond the last one. */
+uint64_t venice_claimed_grant(const venice_claimed *claimed, size_t index);
+uint64_t venice_claimed_bytes(const venice_claimed *claimed, size_t index);
+
+/* Return the kind of a grant ("memory", "accelerator", "storage" or "nic"), its node, its name there
+ * ("" for memory), its capabilities ("gpu,cuda"), and the name of its service ("" without one); ""
+ * beyond the last one. Valid until they are given back. */
+const char *venice_claimed_kind(const venice_claimed *claimed, size_t index);
+const char *venice_claimed_node(const venice_claimed *claimed, size_t index);
+const char *venice_claimed_address(const venice_claimed *claimed, size_t index);
+const char *venice_claimed_capabilities(const venice_claimed *claimed, size_t index);
+const char *venice_claimed_service(const venice_claimed *claimed, size_t index);
+
+/* Connects to the service of a grant, like venice_open_service(). */
+venice_status venice_open_claimed_service(const venice_claimed *claimed, size_t index,
+                                          int64_t timeout_ms, venice_service **service);
 
 /* Channels between two programs, without a rack. One program listens at an address, the other
  * connects:
@@ -434,6 +497,13 @@ venice_status venice_lent_read(const venice_lent *lent, uint64_t offset, void *b
                                size_t len_bytes);
 venice_status venice_lent_write(const venice_lent *lent, uint64_t offset, const void *bytes,
                                 size_t len_bytes);
+
+/* Add to the little-endian number in eight bytes, or replace them if they equal `expected`,
+ * atomically; store the old value. */
+venice_status venice_lent_fetch_add(const venice_lent *lent, uint64_t offset, uint64_t add,
+                                    uint64_t *old);
+venice_status venice_lent_compare_swap(const venice_lent *lent, uint64_t offset, uint64_t expected,
+                                       uint64_t new_value, uint64_t *old);
 
 /* Stops lending: later accesses of others are VENICE_LOST. NULL is ignored. */
 void venice_end_lent(venice_lent *lent);

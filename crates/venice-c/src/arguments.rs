@@ -3,6 +3,7 @@
 //! returns.
 
 use std::ffi::{CStr, c_char};
+use std::time::Duration;
 
 use venice_client::Error;
 
@@ -52,16 +53,16 @@ pub unsafe fn take<T>(handle: *mut T) -> Option<Box<T>> {
     (!handle.is_null()).then(|| unsafe { Box::from_raw(handle) })
 }
 
-/// Returns bytes to read; an empty range may be at null.
+/// Returns items to read; an empty range may be at null.
 ///
 /// # Safety
 /// The requirements of the module.
-pub unsafe fn bytes<'a>(pointer: *const u8, len: usize, what: &str) -> Result<&'a [u8], Error> {
-    match (pointer.is_null(), len) {
+pub unsafe fn items<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T], Error> {
+    match (pointer.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(invalid(what)),
         // SAFETY: guaranteed by the caller.
-        (false, len) => Ok(unsafe { std::slice::from_raw_parts(pointer, len) }),
+        (false, count) => Ok(unsafe { std::slice::from_raw_parts(pointer, count) }),
     }
 }
 
@@ -75,6 +76,16 @@ pub unsafe fn room<'a>(pointer: *mut u8, len: usize, what: &str) -> Result<&'a m
         (true, _) => Err(invalid(what)),
         // SAFETY: guaranteed by the caller.
         (false, len) => Ok(unsafe { std::slice::from_raw_parts_mut(pointer, len) }),
+    }
+}
+
+/// Converts the longest wait of a call in milliseconds; −1: without limit.
+pub fn timeout(timeout_ms: i64) -> Result<Option<Duration>, Error> {
+    match timeout_ms {
+        -1 => Ok(None),
+        _ => u64::try_from(timeout_ms).map(|ms| Some(Duration::from_millis(ms))).map_err(|_| {
+            Error::Invalid(format!("invalid time-out {timeout_ms}: -1, without limit, or more"))
+        }),
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use venice_client::{CacheOptions, CacheStats, Error, Eviction, ObjectCache, Rack};
 
-use crate::arguments::{bytes, give, handle, place, room, take};
+use crate::arguments::{give, handle, items, place, room, take};
 use crate::rack::{Options, options};
 use crate::status::{Status, set_last_error, status_of};
 
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn venice_put(
 ) -> Status {
     // SAFETY: guaranteed by the caller.
     let put = || unsafe {
-        let (key, value) = (bytes(key, key_bytes, "key")?, bytes(value, value_bytes, "value")?);
+        let (key, value) = (items(key, key_bytes, "key")?, items(value, value_bytes, "value")?);
         handle(cache, "cache")?.put(key, value)
     };
     status_of(put())
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn venice_get(
     let mut get = || {
         // SAFETY: guaranteed by the caller.
         let (found, buffer, len) = unsafe {
-            let found = handle(cache, "cache")?.get(bytes(key, key_bytes, "key")?)?;
+            let found = handle(cache, "cache")?.get(items(key, key_bytes, "key")?)?;
             (found, room(buffer, buffer_bytes, "buffer")?, place(value_bytes, "value_bytes")?)
         };
         *len = found.as_ref().map_or(0, Vec::len);
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn venice_delete(
     key_bytes: usize,
 ) -> Status {
     // SAFETY: guaranteed by the caller.
-    let delete = || unsafe { Ok(handle(cache, "cache")?.delete(bytes(key, key_bytes, "key")?)) };
+    let delete = || unsafe { Ok(handle(cache, "cache")?.delete(items(key, key_bytes, "key")?)) };
     match delete() {
         Ok(true) => Status::Ok,
         Ok(false) => {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use venice_client::Error;
 use venice_client::channel::{self, Address, Connection, Kind, Listener};
 
-use crate::arguments::{bytes, give, handle, place, room, take, text};
+use crate::arguments::{give, handle, items, place, room, take, text, timeout};
 use crate::status::{Status, status_of};
 
 /// `venice_channel_options` of the header.
@@ -93,10 +93,6 @@ fn kind(number: u32) -> Result<Kind, Error> {
         .ok_or_else(|| Error::Invalid(format!("unknown kind {number}: use one of venice_kind")))
 }
 
-fn timeout(timeout_ms: i64) -> Option<Duration> {
-    u64::try_from(timeout_ms).ok().map(Duration::from_millis)
-}
-
 /// Implements the function of the header.
 ///
 /// # Safety
@@ -145,7 +141,7 @@ pub unsafe extern "C" fn venice_accept(
             let listener = &handle(listener, "listener")?.listener;
             let accepted = match timeout_ms {
                 0 => listener.try_accept(),
-                _ => listener.accept(timeout(timeout_ms)),
+                _ => listener.accept(timeout(timeout_ms)?),
             };
             Ok(ChannelHandle::new(accepted?))
         })
@@ -211,11 +207,14 @@ pub unsafe extern "C" fn venice_set_timeout(
     channel: *mut ChannelHandle,
     timeout_ms: i64,
 ) -> Status {
-    // SAFETY: guaranteed by the caller.
-    status_of(unsafe { handle(channel, "channel") }.map(|channel| {
+    let set = || {
+        // SAFETY: guaranteed by the caller.
+        let channel = unsafe { handle(channel, "channel") }?;
+        channel.connection.set_timeout(timeout(timeout_ms)?);
         channel.timeout_ms.store(timeout_ms, Ordering::Relaxed);
-        channel.connection.set_timeout(timeout(timeout_ms));
-    }))
+        Ok(())
+    };
+    status_of(set())
 }
 
 /// Implements the function of the header.
@@ -231,7 +230,7 @@ pub unsafe extern "C" fn venice_send(
     let send = || {
         // SAFETY: guaranteed by the caller.
         let (channel, message) =
-            unsafe { (handle(channel, "channel")?, bytes(message, len_bytes, "message")?) };
+            unsafe { (handle(channel, "channel")?, items(message, len_bytes, "message")?) };
         match channel.is_polled() {
             true => channel.connection.try_send(message)?,
             false => channel.connection.send(message)?,
@@ -294,7 +293,7 @@ pub unsafe extern "C" fn venice_stream_write(
         // SAFETY: guaranteed by the caller.
         let (channel, from, written) = unsafe {
             let written = place(written_bytes, "the place for the length")?;
-            (handle(channel, "channel")?, bytes(from, len_bytes, "bytes")?, written)
+            (handle(channel, "channel")?, items(from, len_bytes, "bytes")?, written)
         };
         *written = match channel.is_polled() {
             true => channel.connection.try_write(from)?,

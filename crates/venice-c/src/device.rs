@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char};
 use std::time::Duration;
 
-use venice_client::{Device, DeviceOptions, Error, Memory, Rack, wants};
+use venice_client::{Device, DeviceOptions, Error, Memory, Rack, ServiceAccess, wants};
 
 use crate::arguments::{give, handle, take, text};
 use crate::status::{Status, status_of};
@@ -24,19 +24,44 @@ pub struct Options {
 #[derive(Debug)]
 pub struct DeviceHandle {
     pub(crate) device: Device,
-    node: CString,
-    address: CString,
-    capabilities: CString,
-    service: CString,
+    texts: Texts,
+}
+
+/// The texts of a grant for C.
+#[derive(Debug)]
+pub struct Texts {
+    pub(crate) node: CString,
+    pub(crate) address: CString,
+    pub(crate) capabilities: CString,
+    pub(crate) service: CString,
+}
+
+impl Texts {
+    pub(crate) fn new(
+        node: &str,
+        address: &str,
+        capabilities: &[String],
+        service: Option<&ServiceAccess>,
+    ) -> Self {
+        Self {
+            node: c_text(node),
+            address: c_text(address),
+            capabilities: c_text(&capabilities.join(",")),
+            service: c_text(service.map_or("", |access| &access.service)),
+        }
+    }
+}
+
+/// Converts a text; zeros in it become spaces.
+pub(crate) fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', " ")).expect("no zero is left")
 }
 
 impl DeviceHandle {
     fn new(device: Device) -> DeviceHandle {
-        let words = |text: &str| CString::new(text.replace('\0', " ")).expect("no zero is left");
-        let (node, address) = (words(device.node()), words(device.address()));
-        let capabilities = words(&device.capabilities().join(","));
-        let service = words(device.service().map_or("", |access| &access.service));
-        DeviceHandle { device, node, address, capabilities, service }
+        let capabilities = device.capabilities();
+        let texts = Texts::new(device.node(), device.address(), capabilities, device.service());
+        DeviceHandle { device, texts }
     }
 }
 
@@ -217,9 +242,19 @@ pub unsafe extern "C" fn venice_device_bytes(device: *const DeviceHandle) -> u64
 /// # Safety
 /// The requirements of [`crate::arguments`].
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_device_grant(device: *const DeviceHandle) -> u64 {
+    // SAFETY: guaranteed by the caller.
+    unsafe { device.as_ref() }.map_or(0, |got| got.device.grant())
+}
+
+/// Implements the function of the header.
+///
+/// # Safety
+/// The requirements of [`crate::arguments`].
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_device_node(device: *const DeviceHandle) -> *const c_char {
     // SAFETY: guaranteed by the caller.
-    unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.node.as_ptr())
+    unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.texts.node.as_ptr())
 }
 
 /// Implements the function of the header.
@@ -229,7 +264,7 @@ pub unsafe extern "C" fn venice_device_node(device: *const DeviceHandle) -> *con
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_device_address(device: *const DeviceHandle) -> *const c_char {
     // SAFETY: guaranteed by the caller.
-    unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.address.as_ptr())
+    unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.texts.address.as_ptr())
 }
 
 /// Implements the function of the header.
@@ -239,7 +274,7 @@ pub unsafe extern "C" fn venice_device_address(device: *const DeviceHandle) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_device_capabilities(device: *const DeviceHandle) -> *const c_char {
     // SAFETY: guaranteed by the caller.
-    unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.capabilities.as_ptr())
+    unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.texts.capabilities.as_ptr())
 }
 
 /// Implements the function of the header.
@@ -249,5 +284,5 @@ pub unsafe extern "C" fn venice_device_capabilities(device: *const DeviceHandle)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_device_service(device: *const DeviceHandle) -> *const c_char {
     // SAFETY: guaranteed by the caller.
-    unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.service.as_ptr())
+    unsafe { device.as_ref() }.map_or(c"".as_ptr(), |got| got.texts.service.as_ptr())
 }

@@ -15,3 +15,4 @@ mod rack;
 mod region;
 mod service;
 mod status;
+mod transfer;

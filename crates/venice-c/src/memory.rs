@@ -2,7 +2,7 @@
 
 use venice_client::{Error, Memory, Pending, Rack};
 
-use crate::arguments::{bytes, give, handle, room, take};
+use crate::arguments::{give, handle, items, room, take};
 use crate::rack::{Options, options};
 use crate::status::{Status, status_of};
 
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn venice_write(
 ) -> Status {
     // SAFETY: guaranteed by the caller.
     let write =
-        || unsafe { handle(memory, "memory")?.write(offset, bytes(buffer, len_bytes, "buffer")?) };
+        || unsafe { handle(memory, "memory")?.write(offset, items(buffer, len_bytes, "buffer")?) };
     status_of(write())
 }
 
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn venice_write_async(
     let start = || {
         // SAFETY: guaranteed by the caller.
         let (memory, from) =
-            unsafe { (handle(memory, "memory")?, bytes(buffer, len_bytes, "buffer")?) };
+            unsafe { (handle(memory, "memory")?, items(buffer, len_bytes, "buffer")?) };
         let pending = memory.write_async(offset, from.to_vec())?;
         Ok(Access { pending, into: std::ptr::null_mut(), len_bytes: 0 })
     };

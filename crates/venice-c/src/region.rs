@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use venice_client::Error;
 use venice_client::channel::{self, LentRegion, Process, RemoteRegion};
 
-use crate::arguments::{bytes, give, handle, place, room, take};
+use crate::arguments::{give, handle, items, place, room, take};
 use crate::channel::{Options, address, options};
 use crate::status::{Status, status_of};
 
@@ -100,10 +100,51 @@ pub unsafe extern "C" fn venice_lent_write(
 ) -> Status {
     let write = || {
         // SAFETY: guaranteed by the caller.
-        let (lent, from) = unsafe { (handle(lent, "lent")?, bytes(from, len_bytes, "bytes")?) };
+        let (lent, from) = unsafe { (handle(lent, "lent")?, items(from, len_bytes, "bytes")?) };
         Ok(lent.region.write(offset, from)?)
     };
     status_of(write())
+}
+
+/// Implements the function of the header.
+///
+/// # Safety
+/// The requirements of [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_lent_fetch_add(
+    lent: *const LentHandle,
+    offset: u64,
+    add: u64,
+    old: *mut u64,
+) -> Status {
+    let change = || {
+        // SAFETY: guaranteed by the caller.
+        let (lent, old) = unsafe { (handle(lent, "lent")?, place(old, "old")?) };
+        *old = lent.region.fetch_add(offset, add)?;
+        Ok(())
+    };
+    status_of(change())
+}
+
+/// Implements the function of the header.
+///
+/// # Safety
+/// The requirements of [`crate::arguments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn venice_lent_compare_swap(
+    lent: *const LentHandle,
+    offset: u64,
+    expected: u64,
+    new_value: u64,
+    old: *mut u64,
+) -> Status {
+    let change = || {
+        // SAFETY: guaranteed by the caller.
+        let (lent, old) = unsafe { (handle(lent, "lent")?, place(old, "old")?) };
+        *old = lent.region.compare_swap(offset, expected, new_value)?;
+        Ok(())
+    };
+    status_of(change())
 }
 
 /// Implements the function of the header.
@@ -174,7 +215,7 @@ pub unsafe extern "C" fn venice_remote_write(
     let write = || {
         // SAFETY: guaranteed by the caller.
         let (remote, from) =
-            unsafe { (handle(remote, "remote")?, bytes(from, len_bytes, "bytes")?) };
+            unsafe { (handle(remote, "remote")?, items(from, len_bytes, "bytes")?) };
         remote.call(|region| region.write(offset, from))
     };
     status_of(write())

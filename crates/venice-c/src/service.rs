@@ -1,10 +1,8 @@
 //! `venice_service`.
 
-use std::time::Duration;
-
 use venice_client::{Error, ServiceClient};
 
-use crate::arguments::{bytes, give, handle, place, room, take};
+use crate::arguments::{give, handle, items, place, room, take, timeout};
 use crate::device::DeviceHandle;
 use crate::status::{Status, status_of};
 
@@ -15,6 +13,12 @@ pub struct ServiceHandle {
     calls: u64,
 }
 
+impl ServiceHandle {
+    pub(crate) fn new(client: ServiceClient) -> Self {
+        Self { client, calls: 0 }
+    }
+}
+
 /// Implements the function of the header.
 ///
 /// # Safety
@@ -22,14 +26,13 @@ pub struct ServiceHandle {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn venice_open_service(
     device: *const DeviceHandle,
-    timeout_ms: u32,
+    timeout_ms: i64,
     service: *mut *mut ServiceHandle,
 ) -> Status {
-    let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms.into()));
     let open = || {
         // SAFETY: guaranteed by the caller.
         let got = unsafe { handle(device, "device") }?;
-        Ok(ServiceHandle { client: got.device.open_service(timeout)?, calls: 0 })
+        Ok(ServiceHandle::new(got.device.open_service(timeout(timeout_ms)?)?))
     };
     // SAFETY: guaranteed by the caller.
     status_of(unsafe { give(service, open) })
@@ -53,7 +56,7 @@ pub unsafe extern "C" fn venice_call_service(
         // SAFETY: guaranteed by the caller, for all of them.
         let (service, request, answer_bytes, code) = unsafe {
             let service = place(service, "service")?;
-            let request = bytes(request, request_bytes, "request")?;
+            let request = items(request, request_bytes, "request")?;
             (service, request, place(answer_bytes, "answer_bytes")?, place(code, "code")?)
         };
         // SAFETY: guaranteed by the caller.

@@ -78,6 +78,7 @@ fn of_channel(error: &ChannelError) -> Status {
         | ChannelError::Unprotected { .. }
         | ChannelError::Unsupported { .. }
         | ChannelError::UnusedOption { .. }
+        | ChannelError::Size { .. }
         | ChannelError::Empty
         | ChannelError::TooLong { .. }
         | ChannelError::Ended

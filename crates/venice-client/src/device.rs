@@ -162,10 +162,11 @@ impl Device {
         self.held.services()[0].as_ref()
     }
 
-    /// Connects to its service; each call of the client waits at most `timeout`.
+    /// Connects to its service; each call of the client waits at most `timeout`, more than zero
+    /// (`None`: without limit).
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a device without a service; [`Error::Unreachable`], [`Error::Channel`],
+    /// [`Error::Invalid`] for a device without a service, and for a time-out of zero; [`Error::Unreachable`], [`Error::Channel`],
     /// [`Error::Refused`].
     pub fn open_service(&self, timeout: Option<Duration>) -> Result<ServiceClient, Error> {
         let none = || Error::Invalid(format!("{} has no service", self.address()));

@@ -59,8 +59,8 @@ pub enum Error {
     /// A channel between two programs, or to the service of a device, failed.
     #[error(transparent)]
     Channel(#[from] crate::channel::Error),
-    /// The memory, the cache or the array was closed.
-    #[error("already closed: its memory was given back")]
+    /// The handle was closed.
+    #[error("already closed")]
     Closed,
 }
 
@@ -70,7 +70,7 @@ impl From<ClientError> for Error {
             error if error.is_timeout() => ChannelError::TimedOut.into(),
             error if error.is_lost() => ChannelError::Lost(error.to_string()).into(),
             ClientError::NoEndpoint { .. } => Error::Unreachable(error.to_string()),
-            ClientError::TooLong { .. } => Error::Invalid(error.to_string()),
+            ClientError::NoTime | ClientError::TooLong { .. } => Error::Invalid(error.to_string()),
             error => Error::Refused(error.to_string()),
         }
     }

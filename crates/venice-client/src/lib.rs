@@ -60,8 +60,8 @@ pub use rack::{MemoryOptions, Rack};
 pub use service::granted_services;
 pub use transfer::Claimed;
 pub use venice_control::{
-    DEFAULT_PRIORITY, Endpoint, Grant, InvalidWant, Owner, Policy, ResourceKind, ServiceAccess,
-    TransferState, Transferred, UnknownPolicy, Want,
+    DEFAULT_PRIORITY, Endpoint, Grant, InvalidOwner, InvalidWant, Owner, Policy, ResourceKind,
+    ServiceAccess, TransferState, Transferred, UnknownPolicy, Want,
 };
 pub use venice_recipient::paged::{Hint, PageSize, Pattern};
 pub use venice_recipient::{Copies, PortKind, ReclaimTo, Transfer};

@@ -13,9 +13,10 @@ use crate::rack::Rack;
 impl Rack {
     /// Transfers grants of this user to another one, all of them or none. From then on their donors
     /// refuse this user, with the next access: [`Device::check`](crate::Device::check) reports the
-    /// loss, and memory fails like that of a dead donor. The new owner has `claim_within` (at least a
-    /// lease) to claim them; until then they count for this user's quota. Memory requested together is transferred together; memory that was
-    /// mapped (port shm) is refused.
+    /// loss, and memory fails like that of a dead donor. The new owner has `claim_within`, at most
+    /// ten minutes (a lease, if that is longer), to claim them; until then they count for this
+    /// user's quota. Memory requested together is transferred together; memory that was mapped
+    /// (port shm) is refused.
     ///
     /// # Errors
     /// [`Error::Refused`] with the reason; [`Error::Invalid`], [`Error::NoRoom`] (more than the new
@@ -62,7 +63,7 @@ impl Claimed {
     }
 
     /// Connects to the service of a grant by its index; each call of the client waits at most
-    /// `timeout`.
+    /// `timeout`, more than zero (`None`: without limit).
     ///
     /// # Errors
     /// [`Error::Invalid`] for a grant without a service; those of

@@ -16,7 +16,7 @@ pub mod proto;
 pub mod server;
 
 pub use error::{ControlError, PeerKind};
-pub use venice_rack::caller::{Caller, Owner, User};
+pub use venice_rack::caller::{Caller, InvalidOwner, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
 pub use venice_rack::forecast::{ForecastSettings, Windows};
 pub use venice_rack::kind::{KindSpec, Lending, UnknownKind};

@@ -59,6 +59,9 @@ pub enum PortError {
         /// Reason, in the words of the other side.
         reason: String,
     },
+    /// The listener offers rings for messages, and lends no memory.
+    #[error("the socket carries messages, not lent memory")]
+    LendsNothing,
     /// The other side does not speak this protocol.
     #[error("unexpected message from the other side (protocol error): {what}")]
     Protocol {

@@ -33,13 +33,14 @@ impl ChannelOptions {
         py: Python<'_>,
         key: Option<&str>,
         plain: bool,
-        buffer_bytes: u32,
+        buffer_bytes: u64,
         connect_timeout_s: f64,
     ) -> PyResult<Self> {
         let mut options = channel::Options::default();
         options.key = key.map(str::parse).transpose().map_err(|error| failed(py, error))?;
         options.plain = plain;
-        options.buffer_bytes = buffer_bytes;
+        // Beyond its bounds in any case.
+        options.buffer_bytes = u32::try_from(buffer_bytes).unwrap_or(u32::MAX);
         options.connect_timeout = seconds(py, connect_timeout_s)?;
         Ok(Self(options))
     }
@@ -303,6 +304,11 @@ impl LentRegion {
 
     fn fetch_add(&self, py: Python<'_>, offset: u64, add: u64) -> PyResult<u64> {
         self.0.get(py)?.fetch_add(offset, add).map_err(|error| failed(py, error))
+    }
+
+    fn compare_swap(&self, py: Python<'_>, offset: u64, expected: u64, new: u64) -> PyResult<u64> {
+        let swapped = self.0.get(py)?.compare_swap(offset, expected, new);
+        swapped.map_err(|error| failed(py, error))
     }
 
     fn close(&self) {

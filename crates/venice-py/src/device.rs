@@ -3,13 +3,13 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use venice_client::{Error, ServiceClient};
 
 use crate::errors::exception;
 use crate::handle::Handle;
+use crate::rack::seconds;
 
 /// A granted device.
 #[pyclass(frozen, module = "venice._venice")]
@@ -38,10 +38,9 @@ impl Device {
     /// Connects to its service; each call waits at most `timeout` seconds.
     fn open_service(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Service> {
         let device = self.0.get(py)?;
-        let timeout = timeout.map(seconds).transpose()?;
+        let timeout = service_timeout(py, timeout)?;
         let opened = py.detach(|| device.open_service(timeout));
-        let client = opened.map_err(|error| exception(py, &error))?;
-        Ok(Service(Handle::new(Mutex::new(Client { client, calls: 0 }))))
+        opened.map(Service::new).map_err(|error| exception(py, &error))
     }
 
     fn check(&self, py: Python<'_>) -> PyResult<()> {
@@ -74,6 +73,12 @@ struct Client {
     calls: u64,
 }
 
+impl Service {
+    pub(crate) fn new(client: ServiceClient) -> Self {
+        Self(Handle::new(Mutex::new(Client { client, calls: 0 })))
+    }
+}
+
 #[pymethods]
 impl Service {
     /// Sends one request; returns the code and the bytes of its answer.
@@ -103,7 +108,10 @@ impl Service {
     }
 }
 
-fn seconds(seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| PyValueError::new_err(format!("invalid timeout {seconds}")))
+/// Converts the longest wait of a call in seconds; `None`: without limit.
+pub(crate) fn service_timeout(
+    py: Python<'_>,
+    timeout_s: Option<f64>,
+) -> PyResult<Option<Duration>> {
+    timeout_s.map(|timeout_s| seconds(py, "timeout", timeout_s)).transpose()
 }

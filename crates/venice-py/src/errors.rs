@@ -51,6 +51,7 @@ fn channel_class_name(error: &ChannelError) -> &'static str {
         | ChannelError::Unprotected { .. }
         | ChannelError::Unsupported { .. }
         | ChannelError::UnusedOption { .. }
+        | ChannelError::Size { .. }
         | ChannelError::Empty
         | ChannelError::TooLong { .. }
         | ChannelError::TooSmall { .. }

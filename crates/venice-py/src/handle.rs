@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use pyo3::prelude::*;
 use venice_client::Error;
+use venice_client::channel::Error as ChannelError;
 
 use crate::errors::exception;
 
@@ -27,7 +28,10 @@ impl<T: Send + Sync> Handle<T> {
 
     /// Returns a reference for one call.
     pub fn get(&self, py: Python<'_>) -> PyResult<Use<T>> {
-        let value = if self.is_owner_process() { self.lock().clone() } else { None };
+        if !self.is_owner_process() {
+            return Err(exception(py, &ChannelError::Forked.into()));
+        }
+        let value = self.lock().clone();
         value.map(|value| Use(Some(value))).ok_or_else(|| exception(py, &Error::Closed))
     }
 

@@ -13,6 +13,7 @@ mod handle;
 mod memory;
 mod paged;
 mod rack;
+mod transfer;
 
 use pyo3::prelude::*;
 
@@ -32,6 +33,8 @@ mod _venice {
     use super::paged::{Paged, Region};
     #[pymodule_export]
     use super::rack::{Options, Rack, connect};
+    #[pymodule_export]
+    use super::transfer::Claimed;
     use super::*;
 
     #[pymodule_init]

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use venice_client::channel::Error as ChannelError;
 use venice_client::{Error, PagedMemory, PagedRegion};
 
 use crate::copies::{Copies, copies};
@@ -107,7 +108,7 @@ impl Region {
 
     fn advise(&self, py: Python<'_>, offset: usize, len_bytes: usize, hint: &str) -> PyResult<()> {
         let at_home = self.region.as_ref().filter(|_| self.process == std::process::id());
-        let region = at_home.ok_or_else(|| exception(py, &Error::Closed))?;
+        let region = at_home.ok_or_else(|| exception(py, &ChannelError::Forked.into()))?;
         let hint = hint.parse().map_err(|said| exception(py, &Error::Invalid(said)))?;
         let advised = py.detach(|| region.advise(offset, len_bytes, hint));
         advised.map_err(|error| exception(py, &error))

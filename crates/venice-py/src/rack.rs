@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use venice_client::{
-    CacheOptions, DeviceOptions, Error, Eviction, MemoryOptions, ReclaimTo, UnknownPolicy,
+    CacheOptions, DeviceOptions, Error, Eviction, InvalidOwner, MemoryOptions, ReclaimTo, Transfer,
+    UnknownPolicy,
 };
 
 use crate::cache::ObjectCache;
@@ -13,6 +14,7 @@ use crate::errors::exception;
 use crate::handle::Handle;
 use crate::memory::Memory;
 use crate::paged::Paged;
+use crate::transfer::Claimed;
 
 /// The options of borrowed memory.
 #[pyclass(frozen, module = "venice._venice")]
@@ -47,7 +49,7 @@ impl Options {
         options.node = node;
         options.purpose = purpose;
         options.copies = copies.map(|copies| requested_copies(py, copies)).transpose()?;
-        options.wait = wait(py, wait_s)?;
+        options.wait = seconds(py, "wait_s", wait_s)?;
         options.preempt = preempt;
         options.bandwidth_bps = bandwidth_bps;
         let wrong = |error: UnknownPolicy| exception(py, &Error::Invalid(error.to_string()));
@@ -104,7 +106,7 @@ impl Rack {
         preempt: bool,
     ) -> PyResult<Vec<Device>> {
         let mut options = DeviceOptions::default();
-        options.wait = wait(py, wait_s)?;
+        options.wait = seconds(py, "wait_s", wait_s)?;
         options.priority = request_priority(py, priority)?;
         options.preempt = preempt;
         options.donors = donors;
@@ -135,13 +137,44 @@ impl Rack {
         max_age_s: Option<f64>,
     ) -> PyResult<ObjectCache> {
         let eviction = if evict_oldest { Eviction::Oldest } else { Eviction::default() };
-        let duration = |seconds| {
-            Duration::try_from_secs_f64(seconds)
-                .map_err(|error| exception(py, &Error::Invalid(format!("max_age_s: {error}"))))
-        };
-        let cache = CacheOptions { eviction, max_age: max_age_s.map(duration).transpose()? };
+        let max_age = max_age_s.map(|age_s| seconds(py, "max_age_s", age_s)).transpose()?;
+        let cache = CacheOptions { eviction, max_age };
         let made = py.detach(|| self.0.object_cache(len_bytes, &options.0, &cache));
         made.map(|cache| ObjectCache(Handle::new(cache))).map_err(|error| exception(py, &error))
+    }
+
+    /// Returns the number of the transfer, and the old number, the new number and the state of each
+    /// grant.
+    #[allow(clippy::type_complexity, reason = "a tuple in Python")]
+    fn transfer(
+        &self,
+        py: Python<'_>,
+        grants: Vec<u64>,
+        to: &str,
+        claim_within_s: f64,
+    ) -> PyResult<(String, Vec<(u64, u64, &'static str)>)> {
+        let wrong = |error: InvalidOwner| exception(py, &Error::Invalid(error.to_string()));
+        let to = to.parse().map_err(wrong)?;
+        let within = seconds(py, "claim_within_s", claim_within_s)?;
+        let made = py.detach(|| self.0.transfer(&grants, to, within));
+        let made = made.map_err(|error| exception(py, &error))?;
+        let rows = made.grants.iter().map(|it| (it.from.0, it.to.0, it.state.name()));
+        Ok((made.number_text(), rows.collect()))
+    }
+
+    /// Takes over one transfer, or all; `None`: nothing came.
+    fn claim(
+        &self,
+        py: Python<'_>,
+        transfer: Option<&str>,
+        wait_s: f64,
+    ) -> PyResult<Option<Claimed>> {
+        let number = transfer.map(Transfer::parse_number).transpose();
+        let number = number.map_err(|said| exception(py, &Error::Invalid(said)))?;
+        let within = seconds(py, "wait_s", wait_s)?;
+        let claimed = py.detach(|| self.0.claim(number, within));
+        let claimed = claimed.map_err(|error| exception(py, &error))?;
+        Ok(claimed.map(|claimed| Claimed(Handle::new(claimed))))
     }
 }
 
@@ -151,9 +184,10 @@ fn requested_copies(py: Python<'_>, copies: u64) -> PyResult<u32> {
     u32::try_from(copies).map_err(wrong)
 }
 
-fn wait(py: Python<'_>, wait_s: f64) -> PyResult<Duration> {
-    let wrong = |error| exception(py, &Error::Invalid(format!("wait_s: {error}")));
-    Duration::try_from_secs_f64(wait_s).map_err(wrong)
+/// Converts the seconds of the argument `name`.
+pub(crate) fn seconds(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
+    let wrong = |error| exception(py, &Error::Invalid(format!("{name}: {error}")));
+    Duration::try_from_secs_f64(seconds).map_err(wrong)
 }
 
 fn request_priority(py: Python<'_>, priority: i64) -> PyResult<u8> {

@@ -114,6 +114,11 @@ class Channels(unittest.TestCase):
             venice.listen("tcp:here")
         with self.assertRaisesRegex(venice.Invalid, "messages, stream or adaptive"):
             venice.listen(self.address(), "letters")  # type: ignore[arg-type]
+        for buffer in (1, "1GiB", "1TiB"):
+            with self.assertRaisesRegex(venice.Invalid, "4 KiB to 16 MiB"):
+                venice.listen(self.address(), buffer=buffer)
+        with self.assertRaises(venice.Invalid):
+            venice.lend(self.address(), 0)
         ours, _theirs = self.pair(self.address(), "messages")
         ours.settimeout(0.05)
         begin = time.monotonic()
@@ -142,6 +147,30 @@ class Channels(unittest.TestCase):
                 theirs.recv()
             os.waitpid(child, 0)
 
+    def test_void_handles_say_why(self) -> None:
+        ours, theirs = self.pair(self.address(), "messages")
+        listener = venice.listen(self.address("more"))
+        lent = venice.lend(self.address("lent"), 1)
+        calls = [lambda: ours.send(b"x"), lambda: listener.accept(0), lambda: lent.read(0, 1)]
+
+        def words(call) -> str:
+            with self.assertRaises(venice.Closed) as void:
+                call()
+            return str(void.exception)
+
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                said = "it belongs to the parent process: make a new one in the child"
+                status = 0 if [words(call) for call in calls] == [said] * 3 else 2
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        for handle in (ours, theirs, listener, lent):
+            handle.close()
+        self.assertEqual([words(call) for call in calls], ["already closed"] * 3)
+
     def test_regions_are_shared(self) -> None:
         for address, options in [(self.address(), {}), ("udp:127.0.0.1:0", {"key": self.key})]:
             with venice.lend(address, "1MiB", **options) as lent:
@@ -155,6 +184,8 @@ class Channels(unittest.TestCase):
                     self.assertEqual(remote.fetch_add(8, 3), 0)
                     self.assertEqual(remote.compare_swap(8, 3, 9), 3)
                     self.assertEqual(lent.fetch_add(8, 1), 9)
+                    self.assertEqual(lent.compare_swap(8, 10, -1), 10)
+                    self.assertEqual(remote.fetch_add(8, -1), (1 << 64) - 1)
                     with self.assertRaises(IndexError):
                         remote.read(16 * MIB, 1)
                     with self.assertRaises(venice.Unaligned):

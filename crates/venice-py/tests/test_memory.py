@@ -1,8 +1,12 @@
 """Borrowed memory and object caches, on the rack that VENICE_RUN_DIR names."""
 
 import asyncio
+import ctypes
 import os
+import pwd
+import socket
 import threading
+import traceback
 import unittest
 
 import venice
@@ -87,6 +91,9 @@ class Devices(unittest.TestCase):
     def test_service_answers_until_close(self) -> None:
         with self.rack.get_device("accelerator:echo") as device:
             self.assertEqual(device.service, "echo")
+            for timeout in (0, -1, float("nan")):
+                with self.assertRaises(venice.Invalid):
+                    device.open_service(timeout)
             with device.open_service(timeout=30) as service:
                 self.assertEqual(service.call(1, b"far away"), (0, b"far away"))
                 self.assertNotEqual(service.call(999)[0], 0)
@@ -98,6 +105,53 @@ class Devices(unittest.TestCase):
                         service.call(1, b"until the grant has ended")
             with self.assertRaises(venice.Closed):
                 service.call(1)
+
+
+    def claims_as_nobody(self, number: str, successor: int) -> None:
+        """Claims a device in a forked child, as another user that reaches root's rack: with
+        SECBIT_NO_SETUID_FIXUP (4) a change of user keeps the capabilities."""
+        ctypes.CDLL(None).prctl(28, 4, 0, 0, 0)
+        os.setuid(pwd.getpwnam("nobody").pw_uid)
+        claimed = venice.connect().claim(number, wait_s=30)
+        assert claimed is not None
+        with claimed:
+            self.assertTrue(claimed.is_whole)
+            [grant] = claimed.grants
+            self.assertEqual((grant.kind, grant.grant), ("accelerator", successor))
+            self.assertEqual((grant.node, grant.service), ("node1", "echo"))
+            self.assertIn("echo", grant.capabilities)
+            with claimed.open_service(0, timeout=30) as service:
+                self.assertEqual(service.call(1, b"far away"), (0, b"far away"))
+            with self.assertRaises(venice.Invalid):
+                claimed.open_service(1)
+        with self.assertRaises(venice.Closed):
+            claimed.open_service(0)
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root")
+    def test_device_changes_hands(self) -> None:
+        with self.rack.get_device("accelerator:echo") as device:
+            with self.assertRaisesRegex(venice.Invalid, "USER@NODE"):
+                self.rack.transfer([device.grant], "nobody")
+            with self.assertRaisesRegex(venice.Invalid, "no transfer"):
+                self.rack.claim("nobody")
+            self.assertIsNone(self.rack.claim())
+            to = f"nobody@{socket.gethostname()}"
+            with self.assertRaisesRegex(venice.Error, "up to 600 s"):
+                self.rack.transfer([device.grant], to, claim_within_s=3600)
+            made = self.rack.transfer([device.grant], to)
+            [row] = made.grants
+            self.assertEqual(row.grant, device.grant)
+            self.assertIn(row.state, ["transferred", "pending"])
+            child = os.fork()
+            if child == 0:
+                try:
+                    self.claims_as_nobody(made.number, row.successor)
+                    os._exit(0)
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(1)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
 
 
 class Memory(unittest.TestCase):

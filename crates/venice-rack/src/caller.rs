@@ -1,7 +1,10 @@
 //! Authenticated callers. The TLS servers check certificates; the logic gets a [`Caller`].
 
-use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 /// A caller, as proved by its certificate.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,6 +80,25 @@ impl fmt::Display for Caller {
     }
 }
 
+/// The error for a text that is no `USER@NODE`.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0:?} is no owner: write USER@NODE")]
+pub struct InvalidOwner(String);
+
+/// Parses `USER@NODE`, as [`Display`](fmt::Display) writes it.
+impl FromStr for Owner {
+    type Err = InvalidOwner;
+
+    fn from_str(text: &str) -> Result<Self, InvalidOwner> {
+        match text.rsplit_once('@') {
+            Some((user, node)) if !user.is_empty() && !node.is_empty() => {
+                Ok(Self { node: node.to_owned(), user: user.to_owned() })
+            }
+            Some(_) | None => Err(InvalidOwner(text.to_owned())),
+        }
+    }
+}
+
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.user, self.node)
@@ -86,5 +108,21 @@ impl fmt::Display for Owner {
 impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.name, self.node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owner_reads_as_written() {
+        for (text, user, node) in [("bob@n2", "bob", "n2"), ("b@c@n2", "b@c", "n2")] {
+            let owner: Owner = text.parse().unwrap();
+            assert_eq!((&*owner.user, &*owner.node, &*owner.to_string()), (user, node, text));
+        }
+        for wrong in ["", "bob", "@n2", "bob@"] {
+            assert!(wrong.parse::<Owner>().is_err(), "{wrong}");
+        }
     }
 }

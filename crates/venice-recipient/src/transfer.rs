@@ -24,6 +24,22 @@ pub struct Transfer {
     pub grants: Vec<Transferred>,
 }
 
+impl Transfer {
+    /// Returns its number as users write it: 32 hexadecimal digits.
+    pub fn number_text(&self) -> String {
+        format!("{:032x}", self.number)
+    }
+
+    /// Parses a number as users write it.
+    ///
+    /// # Errors
+    /// Fails if the text is no number of up to 32 hexadecimal digits, with the remedy.
+    pub fn parse_number(text: &str) -> Result<u128, String> {
+        u128::from_str_radix(text, 16)
+            .map_err(|_| format!("{text:?} is no transfer: write the number of the transfer"))
+    }
+}
+
 /// Transfers grants of this user to another one, all of them or none. The new owner has
 /// `claim_within` to claim them, or a lease if that is longer. The old owner reaches them no more.
 ///
@@ -116,4 +132,17 @@ async fn renewed(access: &Access, mut grants: Vec<Grant>) -> Vec<(Grant, bool)> 
     // A donor that does not answer in time does not count as holding its grant.
     let _ = tokio::time::timeout(ANSWER_WITHIN, answers).await;
     grants.into_iter().zip(is_live).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_reads_as_written() {
+        let made = Transfer { number: 255, grants: Vec::new() };
+        assert_eq!(made.number_text(), format!("{:0>32}", "ff"));
+        assert_eq!(Transfer::parse_number(&made.number_text()), Ok(255));
+        assert!(Transfer::parse_number("bob").is_err() && Transfer::parse_number("").is_err());
+    }
 }

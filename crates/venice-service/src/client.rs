@@ -34,10 +34,11 @@ pub struct ServiceClient {
 }
 
 impl ServiceClient {
-    /// Connects to the service of a grant, at its first endpoint that is reachable from here.
+    /// Connects to the service of a grant, at its first endpoint that is reachable from here. Each
+    /// call waits at most `timeout`, more than zero; `None`: without limit.
     ///
     /// # Errors
-    /// Fails if none is, or with the error of the last one tried.
+    /// Fails if none is, or with the error of the last one tried; [`ClientError::NoTime`].
     pub fn open(access: &ServiceAccess, timeout: Option<Duration>) -> Result<Self, ClientError> {
         let offered: Vec<_> = access.endpoints.iter().map(Endpoint::to_string).collect();
         let service = access.service.clone();
@@ -55,13 +56,17 @@ impl ServiceClient {
     /// Connects to the host at `address` and shows the secret of the grant.
     ///
     /// # Errors
-    /// Fails if the host is not there, does not answer within `timeout`, or refuses.
+    /// Fails if the host is not there, does not answer within `timeout`, or refuses;
+    /// [`ClientError::NoTime`] for a time-out of zero.
     pub fn connect(
         address: &QPairAddress,
         service: &str,
         secret: ServiceSecret,
         timeout: Option<Duration>,
     ) -> Result<Self, ClientError> {
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(ClientError::NoTime);
+        }
         let mut attempts = 1;
         loop {
             match Self::connect_once(address, service, secret, timeout) {
@@ -202,6 +207,7 @@ impl ClientError {
             | Self::Closed(_)
             | Self::Malformed(_)
             | Self::Unexpected
+            | Self::NoTime
             | Self::TooLong { .. } => false,
         }
     }

@@ -89,6 +89,9 @@ pub enum ClientError {
     /// The host sent a message that does not belong here.
     #[error("service host sent an unexpected message")]
     Unexpected,
+    /// A call with this time-out could not wait for any answer.
+    #[error("invalid time-out 0: a call waits for its answer; give more, or no limit")]
+    NoTime,
     /// A request is longer than the host takes.
     #[error("request of {bytes} bytes: the service takes at most {most}")]
     TooLong {

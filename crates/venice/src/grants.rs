@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use venice_control::{GrantRow, MAX_TRANSFER_GRANTS, Owner, TransferState, Transferred};
 use venice_recipient::local_rack::access;
-use venice_recipient::{claim, transfer};
+use venice_recipient::{Transfer, claim, transfer};
 use venice_wire::GrantId;
 
 use crate::get::hold_claimed;
@@ -82,7 +82,7 @@ pub struct TransferArgs {
     /// New owner
     #[arg(long, value_name = "USER[@NODE]", value_parser = new_owner)]
     to: (String, Option<String>),
-    /// Time for the new owner to claim, at least a lease and at most 10m
+    /// Time for the new owner to claim, at most 10m; less than a lease counts as a lease
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     claim_within: Duration,
     /// Print an object: transfer (its number), to, grants (objects: from, to, state)
@@ -94,7 +94,7 @@ pub struct TransferArgs {
 #[derive(Args, Debug)]
 pub struct ClaimArgs {
     /// Claim this transfer only [default: all transfers to you]
-    #[arg(long, value_name = "NUMBER", value_parser = transfer_number)]
+    #[arg(long, value_name = "NUMBER", value_parser = Transfer::parse_number)]
     transfer: Option<u128>,
     /// Wait for a transfer, for at most this time: 90s, 10m
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -109,21 +109,12 @@ pub struct ClaimArgs {
 
 /// Parses `USER[@NODE]`.
 fn new_owner(text: &str) -> Result<(String, Option<String>), String> {
-    let (user, node) = match text.rsplit_once('@') {
-        Some((user, node)) => (user, Some(node.to_owned())),
-        None => (text, None),
-    };
-    match user.is_empty() || node.as_ref().is_some_and(String::is_empty) {
-        true => Err(format!("{text:?} is no owner: write USER or USER@NODE")),
-        false => Ok((user.to_owned(), node)),
+    if !text.is_empty() && !text.contains('@') {
+        return Ok((text.to_owned(), None));
     }
-}
-
-/// Parses the number of a transfer.
-fn transfer_number(text: &str) -> Result<u128, String> {
-    u128::from_str_radix(text, 16).map_err(|_| {
-        format!("{text:?} is no transfer: write the number that `venice grants transfer` printed")
-    })
+    let wrong = |_| format!("{text:?} is no owner: write USER or USER@NODE");
+    let Owner { node, user } = text.parse().map_err(wrong)?;
+    Ok((user, Some(node)))
 }
 
 /// `venice grants ...`
@@ -149,7 +140,7 @@ fn hand_over(args: &TransferArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
     };
     let ids: Vec<GrantId> = args.ids.iter().copied().map(GrantId).collect();
     let made = transfer(&access(&addr), &ids, to.clone(), args.claim_within)?;
-    let (number, to) = (format!("{:032x}", made.number), to.to_string());
+    let (number, to) = (made.number_text(), to.to_string());
     let row = |it: &Transferred| json!({ "from": it.from, "to": it.to, "state": it.state.name() });
     let rows: Vec<_> = made.grants.iter().map(row).collect();
     match args.json {
@@ -238,11 +229,5 @@ mod tests {
         for wrong in ["", "@n2", "bob@"] {
             assert!(new_owner(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn transfer_number_is_hexadecimal() {
-        assert_eq!(transfer_number("0000ff"), Ok(255));
-        assert!(transfer_number("bob").is_err() && transfer_number("").is_err());
     }
 }

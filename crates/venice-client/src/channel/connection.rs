@@ -45,10 +45,10 @@ impl Kind {
         }
     }
 
-    /// Checks that it has a use for the length of buffers, if one is given.
+    /// Checks that it has a use for the length of buffers, if one is given, and that it is valid.
     pub(super) fn check_buffer(self, options: &Options) -> Result<(), Error> {
         match self {
-            Self::Messages | Self::Stream => Ok(()),
+            Self::Messages | Self::Stream => options.check_buffer(),
             Self::Adaptive => options.check_no_buffer(self.name()),
         }
     }
@@ -103,7 +103,7 @@ impl Connection {
     /// # Errors
     /// [`Error::Connect`] if no listener is there, it is of another kind, or does not answer within
     /// [`Options::connect_timeout`]; [`Error::Unprotected`], [`Error::Unsupported`],
-    /// [`Error::UnusedOption`], [`Error::Address`].
+    /// [`Error::UnusedOption`], [`Error::Size`], [`Error::Address`].
     pub fn connect(address: &Address, kind: Kind, options: &Options) -> Result<Self, Error> {
         kind.check_port(address)?;
         kind.check_buffer(options)?;

@@ -60,6 +60,16 @@ pub enum Error {
         /// The end or the channel.
         what: &'static str,
     },
+    /// A length is out of its bounds.
+    #[error("invalid {what} of {len_bytes} bytes: {bounds}")]
+    Size {
+        /// What has the length.
+        what: &'static str,
+        /// The length.
+        len_bytes: u64,
+        /// The lengths that are valid.
+        bounds: &'static str,
+    },
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {why}")]
     Listen {
@@ -101,7 +111,7 @@ pub enum Error {
     Empty,
     /// The message is longer than this connection carries.
     #[error(
-        "message too long: {len_bytes} bytes, this connection carries {max_bytes}; raise buffer_bytes at both ends, or use a stream"
+        "message too long: {len_bytes} bytes, this connection carries {max_bytes}; raise the buffer of both ends, or use a stream"
     )]
     TooLong {
         /// Bytes of the message.
@@ -143,7 +153,7 @@ pub enum Error {
     #[error("access refused: {0}")]
     Refused(String),
     /// The handle belongs to the parent process.
-    #[error("channel belongs to the parent process: make a new one in the forked child")]
+    #[error("it belongs to the parent process: make a new one in the child")]
     Forked,
     /// The system has failed.
     #[error("{0}")]
@@ -166,6 +176,7 @@ impl Error {
             | PortError::Listen { .. }
             | PortError::NoAgent { .. }
             | PortError::Refused { .. }
+            | PortError::LendsNothing
             | PortError::Protection { .. }
             | PortError::UdpAddress { .. }
             | PortError::Verbs(_)
@@ -211,7 +222,8 @@ impl Error {
             }
             QPairSocketError::TimedOut
             | QPairSocketError::QPair(QPairError::Closed(CloseReason::LinkDown(_))) => {
-                "no answer; start the listening program first, and give both ends the same key"
+                "no answer; the listening program has to be started first and to accept, with the \
+                 same key"
                     .into()
             }
             _ => with_causes(&error),

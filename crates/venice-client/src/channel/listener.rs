@@ -32,7 +32,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::Listen`] if the address is taken or unusable; [`Error::Unprotected`],
-    /// [`Error::Unsupported`], [`Error::UnusedOption`], [`Error::Address`].
+    /// [`Error::Unsupported`], [`Error::UnusedOption`], [`Error::Size`], [`Error::Address`].
     pub fn bind(address: &Address, kind: Kind, options: &Options) -> Result<Self, Error> {
         kind.check_port(address)?;
         kind.check_buffer(options)?;

@@ -7,6 +7,8 @@ use venice_ports::qpair::EndConfig;
 use super::{Address, Error, Key};
 
 const BUFFER_BYTES: u32 = 256 << 10;
+const LEAST_BUFFER_BYTES: u32 = 4 << 10;
+const MOST_BUFFER_BYTES: u32 = 16 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Options of an end.
@@ -52,10 +54,22 @@ impl Options {
         Err(Error::Unprotected { address: address.to_string(), seals: can.encrypts })
     }
 
+    /// Checks the length of buffers.
+    pub(super) fn check_buffer(&self) -> Result<(), Error> {
+        match self.buffer_bytes {
+            LEAST_BUFFER_BYTES..=MOST_BUFFER_BYTES => Ok(()),
+            bytes => Err(Error::Size {
+                what: "buffer",
+                len_bytes: bytes.into(),
+                bounds: "use 4 KiB to 16 MiB",
+            }),
+        }
+    }
+
     /// Checks that no length of buffers is given for `what`, which has none of that length.
     pub(super) fn check_no_buffer(&self, what: &'static str) -> Result<(), Error> {
         let is_given = self.buffer_bytes != BUFFER_BYTES;
-        let option = "buffer_bytes";
+        let option = "buffer";
         if is_given { Err(Error::UnusedOption { option, what }) } else { Ok(()) }
     }
 

@@ -55,14 +55,18 @@ impl LentRegion {
     ///
     /// # Errors
     /// [`Error::Listen`] if the address is taken or unusable, there is no memory, or no RDMA
-    /// device; [`Error::Unprotected`], [`Error::UnusedOption`], [`Error::Address`].
+    /// device; [`Error::Size`] if it is empty; [`Error::Unprotected`], [`Error::UnusedOption`],
+    /// [`Error::Address`].
     pub fn bind(address: &Address, len_bytes: u64, options: &Options) -> Result<Self, Error> {
         options.check_protection(address)?;
         options.check_no_buffer(MEMORY)?;
         options.check_no_timeout("a lender")?;
         let listening = |why: String| Error::Listen { address: address.to_string(), why };
         let failed = |error: PortError| Error::listening(address, error.into());
-        let slabs = len_bytes.div_ceil(SLAB_BYTES).max(1);
+        if len_bytes == 0 {
+            return Err(Error::Size { what: MEMORY, len_bytes, bounds: "lend at least 1 byte" });
+        }
+        let slabs = len_bytes.div_ceil(SLAB_BYTES);
         let made: Result<Vec<Slab>, _> = (0..slabs).map(|_| Slab::unlocked()).collect();
         let made = made.map_err(|error| listening(with_causes(&error)))?;
         let (grants, key) = (SharedGrants::default(), grant_key(options));
@@ -188,15 +192,19 @@ impl RemoteRegion {
     ///
     /// # Errors
     /// [`Error::Connect`] if no lender is there, it does not answer within
-    /// [`Options::connect_timeout`], or it lends less; [`Error::Unprotected`],
-    /// [`Error::UnusedOption`], [`Error::Address`].
+    /// [`Options::connect_timeout`], or it lends less; [`Error::Size`] for another size;
+    /// [`Error::Unprotected`], [`Error::UnusedOption`], [`Error::Address`].
     pub fn connect(address: &Address, len_bytes: u64, options: &Options) -> Result<Self, Error> {
         options.check_protection(address)?;
         options.check_no_buffer(MEMORY)?;
         let start = Instant::now();
         let failed = |why: String| Error::Connect { address: address.to_string(), why };
         if len_bytes == 0 || !len_bytes.is_multiple_of(SLAB_BYTES) {
-            return Err(failed(format!("its size, {len_bytes} bytes, is no multiple of 16 MiB")));
+            return Err(Error::Size {
+                what: MEMORY,
+                len_bytes,
+                bounds: "use a multiple of 16 MiB",
+            });
         }
         let channels = match address.port() {
             PortKind::Shm => map_shm(address, len_bytes, options)?,
@@ -205,22 +213,35 @@ impl RemoteRegion {
         };
         let mut region = Self { channels: Owned::new(channels)?, len_bytes };
         let tried = region.probe(options.connect_timeout.saturating_sub(start.elapsed()));
-        tried.map_err(|error| match error {
+        let refused = tried.map_err(|error| match error {
             Error::Lost(_) | Error::TimedOut => {
                 failed("no answer; start the lender first, and give both ends the same key".into())
             }
             error => failed(error.to_string()),
         })?;
-        Ok(region)
+        match refused {
+            None => Ok(region),
+            Some(Refusal::UnknownGrant) => {
+                Err(failed("it carries messages, not lent memory".into()))
+            }
+            Some(Refusal::OutOfRange) => {
+                Err(failed(format!("it lends less than {len_bytes} bytes")))
+            }
+            Some(refusal) => Err(failed(AccessError::Refused(refusal).to_string())),
+        }
     }
 
-    /// Reads the last byte within `timeout`: a lender with less refuses.
-    fn probe(&mut self, timeout: Duration) -> Result<(), Error> {
+    /// Reads the last byte within `timeout`: a lender with less refuses. Returns the refusal.
+    fn probe(&mut self, timeout: Duration) -> Result<Option<Refusal>, Error> {
         let start = Instant::now();
         self.start_read(0, self.len_bytes - 1, 1)?;
         loop {
-            if let Some(done) = self.poll()? {
-                return done.bytes.map(drop);
+            let done = self.channels.get_mut()?.poll().map_err(Error::of_port)?;
+            match done.map(|done| done.result) {
+                Some(Ok(())) => return Ok(None),
+                Some(Err(AccessError::Refused(refusal))) => return Ok(Some(refusal)),
+                Some(Err(error)) => return Err(ChannelError::Failed(error).into()),
+                None => {}
             }
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
@@ -372,6 +393,10 @@ fn map_shm(address: &Address, len_bytes: u64, options: &Options) -> Result<Chann
     let path = address.path().unwrap_or("".as_ref());
     let mapped = channels.map_grant(0, LENDER, path, GRANT, grant_key(options), len_bytes);
     mapped.map_err(|error| match error {
+        ChannelError::Port(PortError::LendsNothing) => Error::Connect {
+            address: address.to_string(),
+            why: "it carries messages, not lent memory".into(),
+        },
         ChannelError::Port(error) => Error::connecting(address, error.into()),
         error => Error::Connect { address: address.to_string(), why: error.to_string() },
     })?;

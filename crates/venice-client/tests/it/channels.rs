@@ -145,7 +145,7 @@ fn wrong_call_names_kind() {
     let long = vec![0; 8 << 20];
     let (udp, _theirs) = pair(&"udp:127.0.0.1:0".parse().unwrap(), Kind::Messages, plain());
     let said = udp.send(&long).unwrap_err().to_string();
-    assert!(said.contains("buffer_bytes"), "{said}");
+    assert!(said.contains("raise the buffer"), "{said}");
     assert!(matches!(messages.send(&[]), Err(Error::Empty)));
 }
 
@@ -188,6 +188,30 @@ fn failed_connection_names_remedy() {
 }
 
 #[test]
+fn failed_region_names_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    for (address, options) in sealed_and_local(&dir) {
+        let listener = Listener::bind(&address, Kind::Messages, &options).unwrap();
+        thread::scope(|scope| {
+            let accepting = scope.spawn(|| listener.accept(Some(Duration::from_secs(1))));
+            let said = RemoteRegion::connect(listener.address(), SLAB_BYTES, &options).unwrap_err();
+            assert!(said.to_string().contains("carries messages, not lent memory"), "{said}");
+            assert_eq!(accepting.join().unwrap().unwrap_err(), Error::TimedOut);
+        });
+        let mut hasty = options;
+        hasty.connect_timeout = Duration::from_millis(100);
+        let said = Connection::connect(listener.address(), Kind::Messages, &hasty).unwrap_err();
+        assert!(said.to_string().contains("accept"), "{said}");
+        drop(listener);
+        let lent = LentRegion::bind(&address, SLAB_BYTES, &options).unwrap();
+        let said = RemoteRegion::connect(lent.address(), 2 * SLAB_BYTES, &options).unwrap_err();
+        let said = said.to_string();
+        assert!(said.contains("has only 16 MiB") || said.contains("lends less than"), "{said}");
+        assert!(said.matches("refused").count() <= 1, "{said}");
+    }
+}
+
+#[test]
 fn wrong_key_is_not_answered() {
     let keyed = || {
         let mut options = Options::default();
@@ -210,10 +234,10 @@ fn unused_options_are_refused() {
     buffer.buffer_bytes = 1 << 20;
     timeout.connect_timeout = Duration::from_secs(1);
     let refused = [
-        ("buffer_bytes", Listener::bind(&address, Kind::Adaptive, &buffer).map(drop)),
-        ("buffer_bytes", Connection::connect(&address, Kind::Adaptive, &buffer).map(drop)),
-        ("buffer_bytes", LentRegion::bind(&address, SLAB_BYTES, &buffer).map(drop)),
-        ("buffer_bytes", RemoteRegion::connect(&address, SLAB_BYTES, &buffer).map(drop)),
+        ("buffer", Listener::bind(&address, Kind::Adaptive, &buffer).map(drop)),
+        ("buffer", Connection::connect(&address, Kind::Adaptive, &buffer).map(drop)),
+        ("buffer", LentRegion::bind(&address, SLAB_BYTES, &buffer).map(drop)),
+        ("buffer", RemoteRegion::connect(&address, SLAB_BYTES, &buffer).map(drop)),
         ("connect_timeout", Listener::bind(&address, Kind::Messages, &timeout).map(drop)),
         ("connect_timeout", LentRegion::bind(&address, SLAB_BYTES, &timeout).map(drop)),
     ];
@@ -221,6 +245,34 @@ fn unused_options_are_refused() {
         let is_named =
             matches!(&outcome, Err(Error::UnusedOption { option, .. }) if *option == named);
         assert!(is_named, "{named}: {outcome:?}");
+    }
+}
+
+#[test]
+fn sizes_have_bounds() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = Address::shm(dir.path().join("sizes.sock"));
+    let of = |bytes| {
+        let mut options = Options::default();
+        options.buffer_bytes = bytes;
+        options
+    };
+    let listen = |bytes| Listener::bind(&address, Kind::Messages, &of(bytes)).map(drop);
+    let connect = |bytes| Connection::connect(&address, Kind::Stream, &of(bytes)).map(drop);
+    let unset = Options::default();
+    let mut refused = vec![
+        LentRegion::bind(&address, 0, &unset).map(drop),
+        RemoteRegion::connect(&address, 0, &unset).map(drop),
+        RemoteRegion::connect(&address, SLAB_BYTES + 1, &unset).map(drop),
+    ];
+    for wrong in [0, 1, (4 << 10) - 1, (16 << 20) + 1, 1 << 30, u32::MAX] {
+        refused.extend([listen(wrong), connect(wrong)]);
+    }
+    for outcome in refused {
+        assert!(matches!(outcome, Err(Error::Size { .. })), "{outcome:?}");
+    }
+    for right in [4 << 10, 16 << 20] {
+        listen(right).unwrap();
     }
 }
 

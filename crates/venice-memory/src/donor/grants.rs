@@ -112,7 +112,7 @@ impl GrantTable {
         let batch = self.slab_files(id, key, first, count)?;
         let entry = self.grants.get(&id).ok_or("unknown grant")?;
         if monotonic_ns() < entry.held_until_ns.load(Ordering::Relaxed) {
-            return Err("refused: the grant is being transferred".to_owned());
+            return Err("the grant is being transferred".to_owned());
         }
         entry.is_handed_out.store(true, Ordering::Relaxed);
         Ok(batch)
@@ -200,11 +200,13 @@ impl GrantTable {
         count: usize,
     ) -> Result<SlabBatch, String> {
         let entry = self.grants.get(&id).ok_or("unknown grant")?;
-        entry.check_key(key).map_err(|_| "refused: not the grant's key")?;
+        entry.check_key(key).map_err(|_| "not the grant's key")?;
         let slabs = entry.slabs();
         let end = first.checked_add(count);
         let wanted = end.and_then(|end| slabs.get(first..end));
-        let wanted = wanted.ok_or("refused: the grant has fewer slabs")?;
+        let wanted = wanted.ok_or_else(|| {
+            format!("the grant has only {} MiB", (slabs.len() as u64 * SLAB_BYTES) >> 20)
+        })?;
         let files = wanted.iter().map(Slab::file).collect::<Result<_, _>>();
         let files =
             files.map_err(|error| format!("passing the slabs failed at the donor: {error}"))?;

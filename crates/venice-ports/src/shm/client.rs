@@ -190,7 +190,7 @@ fn check_reply(
             "descriptors missing (is the limit on open files too low?)"
         }
         Reply::Slabs { .. } => return Ok(()),
-        Reply::Ring { .. } => "ring offer instead of slabs",
+        Reply::Ring { .. } => return Err(PortError::LendsNothing),
     };
     Err(PortError::Protocol { what })
 }

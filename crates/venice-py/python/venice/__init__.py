@@ -44,10 +44,13 @@ from .memory import Memory
 from .paged import Hint, Paged, advise
 from .rack import Rack, connect
 from .sizes import parse_size
+from .transfer import Claimed, ClaimedGrant, Transfer, Transferred
 
 __all__ = [
     "CacheStats",
     "Channel",
+    "Claimed",
+    "ClaimedGrant",
     "Closed",
     "Copies",
     "Device",
@@ -70,6 +73,8 @@ __all__ = [
     "RemoteRegion",
     "Service",
     "TimedOut",
+    "Transfer",
+    "Transferred",
     "Unaligned",
     "Unreachable",
     "WouldBlock",

@@ -202,8 +202,14 @@ class LentRegion(Closing):
         self._inner.write(offset, data)
 
     def fetch_add(self, offset: int, add: int) -> int:
-        """Adds to the little-endian number in eight bytes, atomically; returns the old value."""
-        return self._inner.fetch_add(offset, add)
+        """Adds to the little-endian number in eight bytes, which wraps around, atomically; returns
+        the old value."""
+        return self._inner.fetch_add(offset, add % (1 << 64))
+
+    def compare_swap(self, offset: int, expected: int, new: int) -> int:
+        """Replaces eight bytes if they equal `expected`, atomically; returns the old value. Numbers
+        wrap around, like those of `fetch_add`."""
+        return self._inner.compare_swap(offset, expected % (1 << 64), new % (1 << 64))
 
     def close(self) -> None:
         """Stops lending."""
@@ -239,12 +245,14 @@ class RemoteRegion(Closing):
         self._inner.write(offset, data)
 
     def fetch_add(self, offset: int, add: int) -> int:
-        """Adds to the little-endian number in eight bytes, atomically; returns the old value."""
-        return self._inner.fetch_add(offset, add)
+        """Adds to the little-endian number in eight bytes, which wraps around, atomically; returns
+        the old value."""
+        return self._inner.fetch_add(offset, add % (1 << 64))
 
     def compare_swap(self, offset: int, expected: int, new: int) -> int:
-        """Replaces eight bytes if they equal `expected`, atomically; returns the old value."""
-        return self._inner.compare_swap(offset, expected, new)
+        """Replaces eight bytes if they equal `expected`, atomically; returns the old value. Numbers
+        wrap around, like those of `fetch_add`."""
+        return self._inner.compare_swap(offset, expected % (1 << 64), new % (1 << 64))
 
     def close(self) -> None:
         """Disconnects."""

@@ -65,7 +65,8 @@ class Device(Closing):
         return self._inner.service()
 
     def open_service(self, timeout: float | None = None) -> "Service":
-        """Connects to its service; each call waits at most `timeout` seconds. `Invalid`: it has none."""
+        """Connects to its service; each call waits at most `timeout` seconds, more than 0; `None`:
+        without limit. `Invalid`: it has none, or for other seconds."""
         return Service(self._inner.open_service(timeout))
 
     @property

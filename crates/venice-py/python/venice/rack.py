@@ -10,6 +10,7 @@ from .errors import Invalid
 from .memory import Memory
 from .paged import Paged, Shape, array_bytes
 from .sizes import Size, parse_size, whole
+from .transfer import Claimed, Transfer, Transferred
 
 if TYPE_CHECKING:
     import numpy as np
@@ -221,6 +222,25 @@ class Rack:
         return ObjectCache(
             self._inner.object_cache(parse_size(size), how, evict_oldest, max_age_s)
         )
+
+    def transfer(
+        self, grants: Iterable[int], to: str, *, claim_within_s: float = 60
+    ) -> Transfer:
+        """Transfers grants of this user (`Device.grant`, or the numbers of `venice grants`) to
+        another one, `user@node`: all of them or none. Their donors refuse this user with the next
+        access. The new owner has `claim_within_s` seconds to claim them, at most ten minutes and no
+        less than a lease. Memory requested together is transferred together. Raises `Refused` with
+        the reason."""
+        numbers = [whole(grant, "grant") for grant in grants]
+        number, rows = self._inner.transfer(numbers, to, claim_within_s)
+        return Transfer(number, [Transferred(*row) for row in rows])
+
+    def claim(self, transfer: str | None = None, *, wait_s: float = 0) -> Claimed | None:
+        """Takes over what was transferred to this user: one transfer, by its number, or all. Waits
+        for it for at most `wait_s` seconds. `None`: nothing came, or all of it is lost. Raises
+        `NoRoom`, the quota of this user, with nothing claimed."""
+        inner = self._inner.claim(transfer, wait_s)
+        return None if inner is None else Claimed(inner)
 
 
 def _options(

@@ -83,6 +83,13 @@ fn udp_recipient_needs_the_seal() {
 }
 
 #[test]
+fn zero_timeout_is_refused() {
+    let nowhere = QPairAddress::ring("/nowhere.sock");
+    let refused = ServiceClient::connect(&nowhere, "echo", SECRET, Some(Duration::ZERO));
+    assert!(matches!(refused, Err(ClientError::NoTime)), "{refused:?}");
+}
+
+#[test]
 fn wrong_hellos_are_refused() {
     let fixture = Fixture::new();
     let (endpoints, _) = fixture.started(HostSpec::new("echo", SECRET));

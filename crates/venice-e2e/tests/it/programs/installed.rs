@@ -98,6 +98,8 @@ fn c_program_links_the_installed_library() {
             array,
             "held: emulated0 of node1 (emulated,echo), 0 bytes",
             "service echo answers 0: far away",
+            "claimed nothing: nothing was transferred to this user",
+            "transferred nothing: the rack has no node named nowhere",
             &format!("held: {} of node1 (directory), 3145728 bytes", pool.display()),
             "no device: no nic",
         ] {
