@@ -108,7 +108,9 @@ impl World {
         let is_lent = |grant: &Grant| {
             let donor = &self.donors[grant.donor_node.0 as usize - 1];
             let is_same = donor.identity.is_some_and(|it| it.epoch == grant.donor_epoch);
-            donor.alive && is_same && donor.core.grant(grant.id).is_some()
+            // A donor may not have received its release yet.
+            let is_granted = self.etcd.is_granted(grant.id);
+            donor.alive && is_same && is_granted && donor.core.grant(grant.id).is_some()
         };
         assert!(!before.iter().all(is_lent), "request {client_id} was granted twice");
     }

@@ -5,6 +5,7 @@ use super::starting::{keys, settings};
 use std::collections::{BTreeMap, BTreeSet};
 use venice_rack::monitor::{Change, MonitorCore, Record, RecordKey, Sight, Token, View};
 use venice_rack::quota::{QuotaFor, QuotaRecord};
+use venice_rack::rat::GrantState;
 use venice_rack::types::{Identity, NodeRegistration};
 use venice_wire::{GrantId, GrantKey};
 
@@ -46,6 +47,12 @@ impl Etcd {
 
     pub(super) fn has_grant(&self, grant: GrantId) -> bool {
         self.records.contains_key(&RecordKey::Grant(grant))
+    }
+
+    /// True if the grant is committed, and not being released.
+    pub(super) fn is_granted(&self, grant: GrantId) -> bool {
+        let record = self.records.get(&RecordKey::Grant(grant));
+        matches!(record, Some((_, Record::Grant(record))) if record.state == GrantState::Committed)
     }
 
     pub(super) fn records(&self) -> impl Iterator<Item = &Record> {

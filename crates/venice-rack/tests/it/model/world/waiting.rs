@@ -20,6 +20,8 @@ pub(super) struct QueueChecker {
     /// The position of each request: twice its number in the queue.
     places: BTreeMap<u128, u64>,
     newest_id: u64,
+    /// Numbers of the requests in the queue at the last look.
+    standing: BTreeSet<u64>,
     /// Amounts that passed each queued request, by its number and the kind.
     passed: BTreeMap<(u64, ResourceKind), u64>,
     /// Requests ever queued, and backfills.
@@ -59,7 +61,10 @@ impl World {
         }
         let rows = self.monitors[0].core.queue_rows(self.now_ns);
         self.check_order(&rows);
-        while let Some(action) = self.monitors[0].core.poll_action() {
+        let actions: Vec<Action> =
+            std::iter::from_fn(|| self.monitors[0].core.poll_action()).collect();
+        let rows = self.standing_rows(rows, &actions);
+        for action in actions {
             match &action {
                 // It was recorded before a crash, and is no backfill now.
                 Action::SendPrepare { request, .. } if self.etcd.has_grant(request.grant) => {
@@ -80,6 +85,19 @@ impl World {
             }
             self.actions.push_back(action);
         }
+    }
+
+    /// Returns the requests that were in the queue since the last look: in the meantime others were
+    /// not in it yet, or in a handshake, and not passed by what was granted then.
+    fn standing_rows(&mut self, rows: Vec<QueueRow>, actions: &[Action]) -> Vec<QueueRow> {
+        let now: BTreeSet<u64> = rows.iter().map(|row| row.id).collect();
+        let before = std::mem::replace(&mut self.queue.standing, now);
+        let is_tried = |row: &QueueRow| {
+            actions.iter().any(|action| {
+                matches!(action, Action::SendPrepare { request, .. } if request.recipient == row.recipient)
+            })
+        };
+        rows.into_iter().filter(|row| before.contains(&row.id) && !is_tried(row)).collect()
     }
 
     /// Checks the order: higher priorities first, then earlier arrivals.
