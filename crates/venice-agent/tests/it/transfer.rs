@@ -55,7 +55,7 @@ async fn transferred_memory_keeps_its_content() {
     assert_eq!(claim(&mut bob).await, []);
     let rows = ada.transfer(transfer(&grants, 3)).await.unwrap();
     assert_eq!(rows[0].state, TransferState::Done);
-    assert_eq!(renew(&grants[0]).await, LeaseState::Unknown);
+    assert_eq!(renew(&grants[0]).await, LeaseState::Transferred { to: "bob@one".into() });
 
     let mine = claim(&mut bob).await;
     assert_eq!(
