@@ -22,12 +22,14 @@ pub(super) struct Class;
 
 impl DeviceClass for Class {
     fn form(&self) -> &'static str {
-        "PATH[=SIZE]"
+        "PATH[=SIZE], accelerator:emulated[NUMBER][=SIZE],SERVICE"
     }
 
     fn check_text(&self, offer: &Offer) -> Result<(), String> {
         if !is_emulated(&offer.address) {
-            return offer.check_path();
+            return offer
+                .check_path()
+                .map_err(|why| format!("{why}, or name it {EMULATED}[NUMBER]"));
         }
         match service_of(&offer.capabilities) {
             Some(_) => Ok(()),
