@@ -282,8 +282,9 @@ impl Holding {
     /// Returns the slabs that are neither read nor written any more, and hands them out to no one
     /// from then on.
     pub(crate) fn take_unused(&self) -> Vec<UnusedSlab> {
-        let replicas = self.block.replicas();
+        // Under the lock, or a copy that is entered meanwhile is missing among the replicas.
         let mut slabs = self.lock_slabs();
+        let replicas = self.block.replicas();
         let is_unused = |replica: &&usize| !self.block.is_written(&replicas[**replica]);
         let unused: Vec<usize> = slabs.keys().filter(is_unused).copied().collect();
         let taken = unused.into_iter().filter_map(|replica| {
