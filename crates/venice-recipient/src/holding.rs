@@ -253,13 +253,12 @@ impl Holding {
     /// Returns the reclaimed grants without any data left, or slabs yet to be `freed`. They are no
     /// longer part of this holding; the caller must release them.
     pub(crate) fn take_emptied(&self, freed: &Reclamation) -> Vec<(usize, Grant)> {
-        let slabs = self.lock_slabs();
+        let (slabs, held) = (self.lock_slabs(), self.lock_held());
         let (donors, replicas) = (self.block.donors(), self.block.replicas());
         let is_freed = |donor| {
             let mut unfreed = slabs.keys().filter(|replica| replicas[**replica].donor() == donor);
             unfreed.next().is_none() && !freed.has_some_of(donor)
         };
-        let held = self.lock_held();
         let emptied = held.iter().filter(|held| {
             let donor = &donors[held.donor];
             let is_empty = self.block.is_donor_empty(held.donor) && is_freed(held.donor);
