@@ -101,7 +101,7 @@ fn c_program_links_the_installed_library() {
             "claimed nothing: nothing was transferred to this user",
             "transferred nothing: the rack has no node named nowhere",
             &format!("held: {} of node1 (directory), 3145728 bytes", pool.display()),
-            "no device: no nic",
+            "no device: no network card",
         ] {
             assert!(out.contains(line), "{name}: no {line:?} in {out}");
         }
