@@ -196,6 +196,25 @@ static void take_over(venice_rack *rack)
     venice_free_claimed(claimed);
 }
 
+/* Two devices, both or none; then one together with memory near it. */
+static void several_at_once(venice_rack *rack)
+{
+    venice_device *both[2], *device;
+    venice_memory *memory;
+    venice_options options = VENICE_OPTIONS;
+    venice_status status = venice_get_devices(rack, "accelerator storage=3MiB", NULL, both, 2);
+    if (status == VENICE_NO_ROOM)
+        return;
+    must(status, "two devices");
+    a_device(VENICE_OK, both[0]);
+    a_device(VENICE_OK, both[1]);
+    options.devices = "storage=3MiB";
+    must(venice_get_memory(rack, 16 << 20, &options, &memory), "memory and a device");
+    must(venice_take_devices(memory, &device, 1), "take_devices");
+    a_device(VENICE_OK, device);
+    venice_free_memory(memory);
+}
+
 static void devices(venice_rack *rack)
 {
     venice_device *device;
@@ -209,6 +228,7 @@ static void devices(venice_rack *rack)
     a_device(status, device);
     status = venice_get_device(rack, "nic", &options, &device);
     a_device(status, device);
+    several_at_once(rack);
 }
 
 int main(int argc, char **argv)
