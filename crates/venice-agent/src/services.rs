@@ -241,11 +241,6 @@ impl Services {
         }
     }
 
-    /// Returns the reason for which a service ended.
-    fn ended(&self, grant: GrantId, key: GrantKey) -> Option<String> {
-        self.grants().why_ended(grant, key)
-    }
-
     fn started(&self, grant: GrantId, endpoints: Vec<HostEndpoint>) {
         let mut grants = self.grants();
         let Some(served) = grants.served.get_mut(&grant) else { return };
@@ -327,7 +322,8 @@ impl Lender {
             Some(true) => self.services.watch((grant, key)),
             Some(false) => Err(Refusal::UnknownGrant),
             None => {
-                let why = self.services.ended(grant, key).ok_or(Refusal::UnknownGrant)?;
+                let why =
+                    self.services.grants().why_ended(grant, key).ok_or(Refusal::UnknownGrant)?;
                 Ok(watch::channel(ServiceState::Ended(why)).1)
             }
         }

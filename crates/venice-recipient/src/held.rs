@@ -157,7 +157,7 @@ impl Held {
     /// renewed until their services listen.
     ///
     /// # Errors
-    /// Those of [`loan`](Held::loan). The loan keeps everything then: drop it to release that.
+    /// The errors of [`loan`](Held::loan). The loan keeps everything then: drop it to release that.
     pub fn devices_of(
         loan: &mut Loan,
         tell: impl FnMut(HeldNews) + Send + 'static,
@@ -171,7 +171,7 @@ impl Held {
     /// Takes the devices of a loan over, each by itself and without reports of its events.
     ///
     /// # Errors
-    /// Those of [`devices_of`](Held::devices_of).
+    /// The errors of [`devices_of`](Held::devices_of).
     pub fn each_device_of(loan: &mut Loan) -> Result<Vec<Held>, RecipientError> {
         if loan.devices.is_empty() {
             return Ok(Vec::new());

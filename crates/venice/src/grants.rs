@@ -31,8 +31,8 @@ All of the grants change hands, or none. From then on the donors refuse the old 
 access; the memory keeps its content. Each grant has a successor with another number, which is printed.
 The new owner takes them over with `venice grants claim`, within --claim-within: after that they end.
 Memory that was requested together (copies, fragments) is transferred together. It counts for the old
-owner's quota until the new owner claims it. Memory that a program has mapped (port shm) is refused: a mapping cannot be taken away;
-use --port udp for such memory.
+owner's quota until the new owner claims it. Memory that a program has mapped (port shm) is refused: a
+mapping cannot be taken away; use --port udp for such memory.
 
 Requires the owner of the grants, or root on the Monitor Node's machine.";
 

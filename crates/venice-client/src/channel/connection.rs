@@ -268,7 +268,7 @@ impl Connection {
     /// no more than what it sends.
     ///
     /// # Errors
-    /// Those of [`Connection::recv`], except [`Error::TooSmall`].
+    /// The errors of [`Connection::recv`], except [`Error::TooSmall`].
     pub fn recv_vec(&self) -> Result<Option<Vec<u8>>, Error> {
         at_end(self.messages("recv_vec")?.recv_vec())
     }
@@ -293,7 +293,7 @@ impl Connection {
     /// Receives like [`Connection::recv`], for tasks: without the time-out.
     ///
     /// # Errors
-    /// Those of [`Connection::recv`].
+    /// The errors of [`Connection::recv`].
     pub async fn recv_async(&self, into: &mut [u8]) -> Result<usize, Error> {
         at_end(self.messages("recv_async")?.recv_async(into).await)
     }

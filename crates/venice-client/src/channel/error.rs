@@ -63,7 +63,7 @@ pub enum Error {
     /// A length is out of its bounds.
     #[error("invalid {what} of {len_bytes} bytes: {bounds}")]
     Size {
-        /// What has the length.
+        /// The object of this length.
         what: &'static str,
         /// The length.
         len_bytes: u64,

@@ -38,7 +38,7 @@ impl QPairMessages {
     /// by keys.
     ///
     /// # Errors
-    /// Those of [`QPairMessages::connect`]; [`crate::PortError::Refused`] if the listener wants other
+    /// The errors of [`QPairMessages::connect`]; [`crate::PortError::Refused`] if the listener wants other
     /// bytes.
     pub fn connect_admitted(
         address: &QPairAddress,
@@ -115,7 +115,7 @@ impl QPairMessages {
     /// memory grows with what has arrived, whatever length the other side names.
     ///
     /// # Errors
-    /// Those of [`QPairMessages::recv`], except for a buffer.
+    /// The errors of [`QPairMessages::recv`], except for a buffer.
     pub fn recv_vec(&self) -> Result<Option<Vec<u8>>, QPairSocketError> {
         self.recv_vec_waiting(self.socket.wait())
     }
@@ -123,7 +123,7 @@ impl QPairMessages {
     /// Returns the next message like [`QPairMessages::recv_vec`], if it has arrived.
     ///
     /// # Errors
-    /// Those of [`QPairMessages::try_recv`], except for a buffer.
+    /// The errors of [`QPairMessages::try_recv`], except for a buffer.
     pub fn try_recv_vec(&self) -> Result<Option<Vec<u8>>, QPairSocketError> {
         self.recv_vec_waiting(Wait::Never)
     }

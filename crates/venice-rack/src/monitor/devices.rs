@@ -81,7 +81,7 @@ pub(super) struct DeviceSearch<'a> {
 /// The devices a search chooses from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stock {
-    /// Those that are free and work.
+    /// The devices that are free and work.
     Free,
     /// All of nodes that are up and may lend, as if nothing were lent or faulty.
     Whole,

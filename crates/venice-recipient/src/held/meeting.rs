@@ -27,7 +27,7 @@ pub(crate) enum OnLoss {
     KeepRest,
 }
 
-/// What a keeper of met services starts with.
+/// The start of a keeper, once the services are met.
 type Met = (Runtime, Keeper, Vec<Option<ServiceAccess>>);
 
 impl Keeper {
