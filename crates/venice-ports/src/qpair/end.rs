@@ -77,6 +77,11 @@ impl End {
         (any, is_for_streams)
     }
 
+    /// True if a QPair was requested and not yet accepted.
+    pub(super) fn has_incoming(&self) -> bool {
+        !self.incoming.is_empty()
+    }
+
     /// Returns the next requested QPair.
     pub(super) fn take_incoming(&mut self) -> Option<QPairId> {
         self.incoming.pop_front()

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
@@ -11,7 +11,7 @@ use rustix::net::{RecvFlags, recv};
 use venice_fabric::{EndConfig, QPairError, QPairId};
 
 use super::pipe::{Pipe, PipeSocket, PipeWatcher};
-use super::shared::{Shared, Wait, Watcher};
+use super::shared::{Shared, Wait, Watcher, clear, ring};
 use super::socket::{QPairSocket, Socket};
 use super::{QPairAddress, QPairMessages, QPairSocketError, QPairStream, connect};
 use crate::process::Process;
@@ -30,9 +30,6 @@ const MAX_ADMISSION_BYTES: usize = 64;
 const FULL_NS: u64 = 10_000_000;
 /// Longest sleep at once, in nanoseconds; a check for missed requests follows.
 const SLEEP_NS: u64 = 1_000_000_000;
-/// Longest sleep of one of several threads that accept, in nanoseconds: each may take what wakes
-/// another.
-const SHARED_SLEEP_NS: u64 = 10_000_000;
 
 /// A ring whose caller has not requested its QPair yet.
 #[derive(Debug)]
@@ -68,8 +65,11 @@ impl WaitingEnd {
     fn arm(&self) -> bool {
         match self {
             Self::Stranger(_) => true,
-            Self::Framed { shared, watcher } => shared.arm(watcher),
-            Self::Piped { pipe, watcher } => pipe.as_ref().is_some_and(|pipe| pipe.arm(watcher)),
+            // A request that another thread has seen rings no bell any more.
+            Self::Framed { shared, watcher } => !shared.has_incoming() && shared.arm(watcher),
+            Self::Piped { pipe, watcher } => {
+                pipe.as_ref().is_some_and(|pipe| !pipe.has_record() && pipe.arm(watcher))
+            }
         }
     }
 
@@ -106,9 +106,14 @@ enum Requested {
 
 /// Listener of a service. The connecting side decides whether messages or a stream travel: accept
 /// the expected kind. Any threads may accept at the same time; one may poll meanwhile.
+///
+/// Of the threads that accept, the first sleeps on the descriptors (the *leader*), others on the
+/// condition variable. Who ends a wait on the descriptors, or leaves, wakes the rest: the bells it
+/// has taken may be for them.
 #[derive(Debug)]
 pub struct QPairListener {
     state: Mutex<State>,
+    changed: Condvar,
     local: Option<SocketAddr>,
     service: u32,
     end: EndConfig,
@@ -117,9 +122,11 @@ pub struct QPairListener {
     process: Process,
     /// Epoll of everything that a caller's request may come through.
     requests: OwnedFd,
-    /// Wakes a poller whose wait another thread's accept has ended.
+    /// Wakes the leader whose wait the poller has ended.
     kick: OwnedFd,
-    /// `requests` and the kick, in one epoll: for pollers.
+    /// Wakes the poller whose wait another thread's accept has ended.
+    bell: OwnedFd,
+    /// `requests` and the bell, in one epoll: for the poller.
     watch: OwnedFd,
     /// True if rings carry the records of pipes.
     is_piped: bool,
@@ -131,8 +138,10 @@ struct State {
     way: Way,
     /// True while a poller waits.
     is_polled: bool,
-    /// Number of threads that accept.
-    callers: u32,
+    /// True while a thread that accepts sleeps on the descriptors.
+    has_leader: bool,
+    /// Number of threads that sleep on the condition variable.
+    followers: u32,
 }
 
 impl State {
@@ -196,17 +205,21 @@ impl QPairListener {
         let make_epoll =
             || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(PortError::at("making an epoll"));
         let (requests, watch) = (make_epoll()?, make_epoll()?);
-        let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(PortError::at("making an eventfd"))?;
+        let make_eventfd = || {
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(PortError::at("making an eventfd"))
+        };
+        let (kick, bell) = (make_eventfd()?, make_eventfd()?);
         match &way {
             Way::Ring { listener, .. } => add(&requests, listener.fd())?,
             Way::Udp(end) => end.fd().map_or(Ok(()), |fd| add(&requests, fd))?,
         }
-        [requests.as_fd(), kick.as_fd()].into_iter().try_for_each(|fd| add(&watch, fd))?;
+        [requests.as_fd(), bell.as_fd()].into_iter().try_for_each(|fd| add(&watch, fd))?;
         let (end, process) = (EndConfig::default(), Process::current()?);
-        let state = Mutex::new(State { way, is_polled: false, callers: 0 });
+        let state = Mutex::new(State { way, is_polled: false, has_leader: false, followers: 0 });
         Ok(Self {
             state,
+            changed: Condvar::new(),
             local,
             service,
             end,
@@ -215,6 +228,7 @@ impl QPairListener {
             process,
             requests,
             kick,
+            bell,
             watch,
             is_piped: false,
         })
@@ -302,7 +316,6 @@ impl QPairListener {
             timeout.map_or(u64::MAX, |wait| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
         let deadline_ns = monotonic_ns().saturating_add(timeout_ns);
         let mut state = self.lock();
-        state.callers += 1;
         let accepted = loop {
             match self.try_accept(&mut state.way) {
                 Ok(None) => {}
@@ -315,12 +328,20 @@ impl QPairListener {
             }
             state = self.sleep(state, left_ns);
         };
-        state.callers -= 1;
+        self.wake_acceptors(&state);
         if state.is_polled {
-            // This thread's wait has ended the poller's, which prepares another one.
-            let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+            ring(&self.bell);
         }
         accepted
+    }
+
+    /// Wakes the threads that accept: they check for requests, and prepare another wait.
+    fn wake_acceptors(&self, state: &State) {
+        if state.has_leader {
+            ring(&self.kick);
+        } else if state.followers > 0 {
+            self.changed.notify_one();
+        }
     }
 
     /// Returns a descriptor to poll for input before an accept with a time-out of zero: first
@@ -348,8 +369,9 @@ impl QPairListener {
         }
         let mut state = self.lock();
         state.is_polled = false;
-        let _ = rustix::io::read(&self.kick, &mut [0u8; 8]);
+        clear(&self.bell);
         state.ends().for_each(WaitingEnd::attend);
+        self.wake_acceptors(&state);
     }
 
     fn try_accept(&self, way: &mut Way) -> Result<Option<QPairSocket>, QPairSocketError> {
@@ -403,29 +425,43 @@ impl QPairListener {
     }
 
     /// Sleeps without the lock until a request may have come.
-    fn sleep<'a>(&'a self, state: MutexGuard<'a, State>, left_ns: u64) -> MutexGuard<'a, State> {
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        left_ns: u64,
+    ) -> MutexGuard<'a, State> {
         // A connection that has no room keeps the descriptor readable.
         let is_full = matches!(state.way, Way::Ring { is_full: true, .. });
-        let longest_ns = match state.callers {
-            _ if is_full => FULL_NS,
-            0 | 1 => SLEEP_NS,
-            _ => SHARED_SLEEP_NS,
-        };
-        let timeout_ns = left_ns.min(longest_ns);
-        let timeout = Timespec {
-            tv_sec: (timeout_ns / 1_000_000_000) as i64,
-            tv_nsec: (timeout_ns % 1_000_000_000) as i64,
-        };
-        let may_sleep = state.ends().all(WaitingEnd::arm);
-        drop(state);
-        if may_sleep {
-            let mut fds = [PollFd::new(&self.requests, PollFlags::IN)];
-            let polled = if is_full { &mut fds[..0] } else { &mut fds[..] };
-            // The result is irrelevant: the caller checks again.
-            let _ = poll(polled, Some(&timeout));
+        let timeout = Duration::from_nanos(left_ns.min(if is_full { FULL_NS } else { SLEEP_NS }));
+        if state.has_leader {
+            // It does not watch yet what this thread has admitted.
+            ring(&self.kick);
+            state.followers += 1;
+            let woken = self.changed.wait_timeout(state, timeout);
+            state = woken.expect("no thread panics under this lock").0;
+            state.followers -= 1;
+            return state;
         }
-        let state = self.lock();
+        let may_sleep = state.ends().all(WaitingEnd::arm);
+        if may_sleep {
+            state.has_leader = true;
+            drop(state);
+            let input = PollFlags::IN;
+            let fds = &mut [PollFd::new(&self.kick, input), PollFd::new(&self.requests, input)];
+            let polled = if is_full { &mut fds[..1] } else { &mut fds[..] };
+            // The result is irrelevant: the caller checks again.
+            let _ = poll(polled, Some(&timespec(timeout)));
+            state = self.lock();
+            state.has_leader = false;
+            clear(&self.kick);
+        }
         state.ends().for_each(WaitingEnd::attend);
+        if !may_sleep {
+            // A request is on its way over an emulated link: others go on meanwhile.
+            drop(state);
+            rustix::thread::sched_yield();
+            state = self.lock();
+        }
         state
     }
 }
@@ -520,6 +556,10 @@ fn forget(requests: &OwnedFd, fd: Option<BorrowedFd<'_>>) {
     if let Some(fd) = fd {
         let _ = epoll::delete(requests, fd);
     }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
 }
 
 fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), PortError> {

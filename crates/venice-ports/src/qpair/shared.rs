@@ -326,6 +326,11 @@ impl Shared {
         state.end.take_incoming()
     }
 
+    /// True if a requested QPair is to be accepted.
+    pub(super) fn has_incoming(&self) -> bool {
+        self.lock().end.has_incoming()
+    }
+
     /// True if its link can bring nothing more.
     pub(super) fn is_over(&self) -> bool {
         self.lock().is_over
@@ -465,11 +470,13 @@ fn wakeable(end: &End) -> Result<(OwnedFd, OwnedFd), PortError> {
     Ok((all, wake))
 }
 
-fn ring(wake: &OwnedFd) {
+/// Makes an eventfd readable.
+pub(super) fn ring(wake: &OwnedFd) {
     // A write fails only when the counter is full; no thread sleeps then.
     let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
 }
 
-fn clear(wake: &OwnedFd) {
+/// Makes an eventfd unreadable.
+pub(super) fn clear(wake: &OwnedFd) {
     let _ = rustix::io::read(wake, &mut [0u8; 8]);
 }

@@ -231,6 +231,11 @@ impl ReceiveHalf {
         if filled == 0 && !self.has_ended { Err(QPairSocketError::WouldBlock) } else { Ok(filled) }
     }
 
+    /// True if a record is there, or an invalid one.
+    pub(super) fn has_record(&self) -> bool {
+        self.reader.peek() != Ok(None)
+    }
+
     /// Requests a bell for the next record; returns true if the caller may sleep. A record that it
     /// left there before does not keep it awake.
     pub(super) fn prepare_sleep(&mut self) -> bool {

@@ -102,6 +102,11 @@ impl Pipe {
         Self::new(port, QPairKind::Messages)
     }
 
+    /// True if the other side has sent something.
+    pub(crate) fn has_record(&self) -> bool {
+        self.lock_receive().has_record()
+    }
+
     /// Returns true once a request for `service` has come. Another one is refused.
     pub(crate) fn take_request(&mut self, service: u32) -> Result<bool, QPairSocketError> {
         let asked = {
