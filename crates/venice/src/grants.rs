@@ -45,9 +45,9 @@ EXAMPLES:
 
 Takes over what was transferred to you and not claimed yet, and holds it as `venice get` does: renews
 the leases until it is interrupted, or until the command after -- ends, whose exit code it then
-returns. The command's environment has VENICE_GRANT_ID, _KIND, _NODE, _ADDRESS, _BYTES and
-_CAPABILITIES. What is lost by then, or has a service that does not start, is reported; the rest is
-held. If nothing was transferred, the exit code is 1.
+returns. The command's environment has VENICE_GRANT_ID, _KIND, _NODE, _ADDRESS, _BYTES, _CAPABILITIES
+and _ENDPOINTS (see `venice get --help`). What is lost by then, or has a service that does not start,
+is reported; the rest is held. If nothing was transferred, the exit code is 1.
 
 What you claim counts for your quota. If it is too much, nothing is claimed: release something and claim
 again.";

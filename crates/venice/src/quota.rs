@@ -83,7 +83,13 @@ impl SetArgs {
             return Err(Usage("no limit: write for example memory=64GiB".into()).into());
         }
         let limits = limits.iter().map(|text| limit(text).map_err(Usage));
-        Ok((user, limits.collect::<Result<_, _>>()?))
+        let limits: Vec<_> = limits.collect::<Result<_, _>>()?;
+        for (at, (kind, _)) in limits.iter().enumerate() {
+            if limits[..at].iter().any(|(other, _)| other == kind) {
+                return Err(Usage(format!("two limits of {kind}: write one")).into());
+            }
+        }
+        Ok((user, limits.into_iter().collect()))
     }
 }
 

@@ -102,6 +102,7 @@ fn usage_errors_name_the_value() {
         (&["quota", "set", "--default", "memory=-1"], "a size is not negative"),
         (&["drain", "node1", "--wait-s", "-1"], "is not a number of seconds"),
         (&["get", "gpu"], "expected memory, accelerator, nic or storage"),
+        (&["quota", "set", "ada", "nic=1", "nic=2"], "two limits of nic: write one"),
         (&["quota", "set", "ada", "memory=99999PiB"], "is over the limit of 16EiB"),
         (&["monitor", "--store", "foo"], "./foo"),
         (&["quota", "set", "", "memory=1GiB"], "empty name"),

@@ -114,8 +114,7 @@ impl MonitorCore {
         shortage.map_or(Ok(()), |shortage| {
             let why = self.why_no_device(&DeviceSearch { stock: Stock::Free, ..search }, &shortage);
             Err(RackError::NoDevice(format!(
-                "{why}; waiting does not help: the nodes that are up have too few suitable ones, \
-                 free or lent; ask for less, or lend more"
+                "{why}; waiting does not help: too few when all are free; ask for less, or lend more"
             )))
         })
     }
