@@ -225,7 +225,7 @@ fn copies_text(copies: u32, error: &ControlError) -> String {
     match with_room < copies as usize {
         true => format!(
             "{copies} copies need {copies} nodes with room, one each: there are {with_room} (`venice \
-             nodes` lists them); ask for fewer copies, or lend from more nodes ({error})"
+             nodes` lists them); ask for fewer copies, or lend from more nodes"
         ),
         false => format!(
             "too little room for {copies} copies on different nodes: ask for less, or for fewer \

@@ -24,7 +24,7 @@ mod unmanaged;
 
 use std::ffi::OsString;
 use std::num::NonZeroU64;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -201,7 +201,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         (args.remote.map(|size| size.0), local_bytes.saturating_mul(3));
     let most_bytes = remote_bytes.unwrap_or(default_bytes);
     let write_behind =
-        args.write_behind.as_deref().map(|dir| open_write_behind(dir, most_bytes)).transpose()?;
+        args.write_behind.as_deref().map(|dir| WriteBehind::open(dir, most_bytes)).transpose()?;
     let memory = MemorySpec {
         remote_bytes,
         default_bytes,
@@ -316,10 +316,6 @@ fn check_write_behind(args: &RunArgs) -> Result<(), Usage> {
         }
         _ => Ok(()),
     }
-}
-
-fn open_write_behind(dir: &Path, most_bytes: u64) -> anyhow::Result<WriteBehind> {
-    Ok(WriteBehind::open(dir, most_bytes)?)
 }
 
 /// Returns the requested number of copies; `None`: as many as there is room for, two at most.

@@ -189,6 +189,6 @@ fn single_donor_gives_one_replica_and_warning() {
     assert!(said.contains("venice: copies 1\n") && !said.contains(WARNING), "it was meant: {said}");
 
     let two = ["--local", "16MiB", "--remote", "48MiB", "--copies", "2", "--", "true"];
-    fails(&run(&rack, &two), FAILURE, &["2 copies", "different nodes"]);
+    fails(&run(&rack, &two), FAILURE, &["2 copies", "2 nodes with room", "there are 1"]);
     assert_eq!(rack.granted_bytes(), 0);
 }
