@@ -86,13 +86,15 @@ extern "C" fn in_child() {
         sys::die("fork failed: there is no memory for the pager's heap in the child");
     }
     let done = match take() {
-        Some(Fork::Paged(fork)) => fork.in_child().map_err(|error| error.to_string()),
-        Some(Fork::Window(fork)) => fork.in_child().map_err(|error| error.to_string()),
-        None => Ok(()),
+        Some(Fork::Paged(fork)) => fork.in_child().map(Some).map_err(|error| error.to_string()),
+        Some(Fork::Window(fork)) => {
+            fork.in_child().map(|()| None).map_err(|error| error.to_string())
+        }
+        None => Ok(None),
     };
-    if let Err(error) = done {
-        sys::die(&format!("fork failed in the child: {error}"));
-    }
+    // Released once the threads have their stacks.
+    let _holes =
+        done.unwrap_or_else(|error| sys::die(&format!("fork failed in the child: {error}")));
     if let Some(Err(error)) = tether().map(Tether::watch) {
         sys::die(&format!("fork failed: the lifeline of the child could not start: {error}"));
     }

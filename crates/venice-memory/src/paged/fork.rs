@@ -21,6 +21,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlag
 
 use super::fork_state::Content;
 use super::in_thread::signal;
+use super::mappings::UnforkedHoles;
 use super::page_table::{Entry, PageNumber, State};
 use super::pager::{Pager, PagerError, Structure};
 use super::presence::look_once;
@@ -182,11 +183,12 @@ impl ForkedChild {
         slots::leave(block, place, Process::FORKING);
     }
 
-    /// Completes the fork in the child: gives it its own pager.
+    /// Completes the fork in the child: gives it its own pager. Returns the addresses of its parent
+    /// that it has nothing at, reserved until the last thread of the pager has its stack.
     ///
     /// # Errors
     /// The kernel's refusals. The child must not go on then.
-    pub fn in_child(mut self) -> Result<(), PagerError> {
+    pub fn in_child(mut self) -> Result<UnforkedHoles, PagerError> {
         let pager = self.structure.pager;
         // SAFETY: this is the child's only thread.
         unsafe { signal::take_over_in_child() };
@@ -194,9 +196,9 @@ impl ForkedChild {
             // The parent's handler copies everything private; the rest is served as before.
             let shared = self.take_over_shared();
             pager.descriptors.close_all_but(&[shared]);
-            return Ok(());
+            return Ok(UnforkedHoles::default());
         };
-        let _holes = self.structure.reserve_unforked();
+        let holes = self.structure.reserve_unforked();
         let refused =
             |errno| PagerError::Kernel { doing: "take over a forked child", source: errno };
         let disk = pager.disk_fd.unwrap_or(-1);
@@ -215,7 +217,7 @@ impl ForkedChild {
             // Only registered memory can be copied.
             in_thread.into_iter().for_each(sys::close);
             pager.descriptors.close_all_but(&[shared]);
-            return Ok(());
+            return Ok(holes);
         }
         pager.fork_lock.reset();
         self.forget_locks();
@@ -235,7 +237,8 @@ impl ForkedChild {
         report_and_wait(child, READY);
         pager.descriptors.close(child);
         pager.mark.set();
-        start::threads(pager)
+        start::threads(pager)?;
+        Ok(holes)
     }
 
     /// Makes the child a user of the run's shared pager. Returns the descriptor to keep; -1: none.

@@ -357,7 +357,8 @@ impl Structure {
 }
 
 /// Reserved addresses, free again when this is dropped.
-pub(super) struct UnforkedHoles(Vec<(usize, usize)>);
+#[derive(Debug, Default)]
+pub struct UnforkedHoles(Vec<(usize, usize)>);
 
 impl Drop for UnforkedHoles {
     fn drop(&mut self) {

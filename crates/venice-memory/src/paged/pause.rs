@@ -145,6 +145,8 @@ impl Pager {
             });
             Some((started, state))
         };
+        // Without memory there is no waker, which only costs time.
+        let _ = self.waker.map_memory();
         let mut threads = self.pause.threads.hold();
         threads.waker = None;
         threads.handler = again(handler::run, states.handler);

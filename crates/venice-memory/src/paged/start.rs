@@ -28,6 +28,7 @@ pub(super) fn threads(pager: &'static Pager) -> Result<(), PagerError> {
         source => PagerError::Kernel { doing: "start its threads", source },
     };
     let far = || pager.far();
+    pager.waker.map_memory().map_err(kernel)?;
     let owner = Owner::Process(pager.process.load(Ordering::Relaxed));
     let handler = Box::leak(Box::new(Handler::new(pager, far()?))) as *mut Handler;
     let handler_thread = thread::spawn(handler::run, handler as usize).map_err(kernel)?;

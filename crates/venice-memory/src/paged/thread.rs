@@ -52,6 +52,29 @@ impl Thread {
 /// The kernel's: out of memory, too many threads; `EINVAL` after `unshare(CLONE_NEWPID)`, when only
 /// children can be made.
 pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<Thread> {
+    spawn_in(map_memory()?, body, argument)
+}
+
+/// Maps the memory of a thread that is to start later, at a time when the program may be about to
+/// map at a fixed address that is free now.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn map_memory() -> SysResult<usize> {
+    let memory = sys::map_private(MEMORY_BYTES)? as usize;
+    sys::forbid(memory, GUARD_BYTES);
+    Ok(memory)
+}
+
+/// Starts a thread as [`spawn`] does, in memory of [`map_memory`], which it frees where it fails.
+///
+/// # Errors
+/// The errors of [`spawn`].
+pub fn spawn_in(
+    memory: usize,
+    body: extern "C" fn(usize) -> !,
+    argument: usize,
+) -> SysResult<Thread> {
     // Not FS: `setns(2)` refuses another mount namespace to a program that shares its root and
     // working directory, and these threads keep their /proc when the program changes its root.
     const CLONE_FLAGS: usize = 0x100 // VM
@@ -60,8 +83,6 @@ pub fn spawn(body: extern "C" fn(usize) -> !, argument: usize) -> SysResult<Thre
         | 0x10000 // THREAD
         | 0x40000 // SYSVSEM
         | 0x80000; // SETTLS
-    let memory = sys::map_private(MEMORY_BYTES)? as usize;
-    sys::forbid(memory, GUARD_BYTES);
     let tls = memory + MEMORY_BYTES - 4096;
     // SAFETY: the thread pointer's block lies within the fresh mapping: its first word (and, for
     // the C library, its third) points to itself, as the x86-64 ABI has it.

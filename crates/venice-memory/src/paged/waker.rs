@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use super::page_table::PageNumber;
 use super::pager::Pager;
-use super::{sys, thread};
+use super::sys::{self, SysResult};
+use super::thread;
 
 /// Time after which a wake-up counts as late, in nanoseconds: something else ran there.
 const LATE_NS: u64 = 500_000;
@@ -58,6 +59,8 @@ pub struct Waker {
     is_in_use: AtomicBool,
     /// Thread id; 0: it has not started.
     thread: AtomicU32,
+    /// Memory that the thread is to start in; 0: none.
+    memory: AtomicUsize,
 }
 
 /// The thread's body; `pager` is the address of a [`Pager`] that lives as long as the process.
@@ -181,6 +184,23 @@ impl Waker {
     /// Records that the thread has ended.
     pub fn stopped(&self) {
         self.thread.store(0, Ordering::Release);
+    }
+
+    /// Maps the memory of the thread, which starts while the program runs. A child of a fork has
+    /// that of its parent, unless the parent's thread uses it.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn map_memory(&self) -> SysResult<()> {
+        if self.memory.load(Ordering::Relaxed) == 0 {
+            self.memory.store(thread::map_memory()?, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Takes the memory of the thread, to start it; `None`: it was taken.
+    pub fn take_memory(&self) -> Option<usize> {
+        Some(self.memory.swap(0, Ordering::AcqRel)).filter(|memory| *memory != 0)
     }
 
     /// Resets the state in the child of a fork, which has no such thread, and no waiting threads.

@@ -85,7 +85,10 @@ impl Handler {
         let may_start = !self.has_started_waker && !pager.pause.is_asked();
         if may_start && !pager.waker.has_started() && !pager.serves_regions() {
             self.has_started_waker = true;
-            let waker = thread::spawn(waker::run, std::ptr::from_ref(pager) as usize);
+            let start = |memory| {
+                thread::spawn_in(memory, waker::run, std::ptr::from_ref(pager) as usize).ok()
+            };
+            let waker = pager.waker.take_memory().and_then(start);
             waker.into_iter().for_each(|waker| pager.pause.set_waker(waker));
         }
         pager.waker.has_started()
