@@ -1,5 +1,7 @@
 //! The services that a program can host.
 
+use std::path::Path;
+
 use crate::service::Service;
 use crate::spec::HostSpec;
 
@@ -8,6 +10,17 @@ use crate::spec::HostSpec;
 pub struct ServiceEntry {
     /// Name of the service.
     pub name: &'static str,
-    /// Makes the service by the spec of its host; runs confined. The error is for the log.
-    pub make: fn(&HostSpec) -> Result<Box<dyn Service>, String>,
+    /// Makes the service; runs confined, while sockets can still be made. The error is for the log.
+    pub make: fn(&HostContext<'_>) -> Result<Box<dyn Service>, String>,
+}
+
+/// What a service is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct HostContext<'a> {
+    /// Description of the host.
+    pub spec: &'a HostSpec,
+    /// Directory for sockets, beside that of the ring: recipients of this machine see it too.
+    pub endpoint_dir: &'a Path,
+    /// Directory that the host may fill.
+    pub scratch_dir: &'a Path,
 }

@@ -21,7 +21,7 @@ use venice_wire::{KeyName, SealKey};
 
 use crate::confine::{HostEnd, Places, launch};
 use crate::connections::{HostConnections, MAX_STRANGERS};
-use crate::entry::ServiceEntry;
+use crate::entry::{HostContext, ServiceEntry};
 use crate::gate::Report;
 use crate::service::{ConnectionId, Service};
 use crate::spec::{EndpointSpec, HostLimits, RING_SOCKET};
@@ -67,7 +67,11 @@ fn serve(end: HostEnd, services: &[ServiceEntry]) -> Result<std::convert::Infall
         let entry = services.iter().find(|entry| entry.name == spec.service);
         let entry =
             entry.ok_or_else(|| format!("no service '{}' in this program", spec.service))?;
-        let service = (entry.make)(spec)?;
+        let service = (entry.make)(&HostContext {
+            spec,
+            endpoint_dir: &end.places.endpoint,
+            scratch_dir: &end.places.scratch,
+        })?;
         let wrong = Arc::default();
         let (listeners, ports) = listen(&end, &wrong)?;
         let connections =

@@ -62,7 +62,7 @@ pub use self::client::ServiceClient;
 pub use self::confinement::{Confinement, Measure, MeasureState};
 pub use self::connections::{ConnectionCounts, HostConnections};
 pub use self::emulated::{DeviceModel, Emulated};
-pub use self::entry::ServiceEntry;
+pub use self::entry::{HostContext, ServiceEntry};
 pub use self::error::{ClientError, StartError, SupervisorError};
 pub use self::gate::HostExit;
 pub use self::host::host_main;

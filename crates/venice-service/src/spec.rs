@@ -36,6 +36,9 @@ pub struct HostSpec {
     /// Files and trees that the host may write, at the same paths.
     #[serde(default)]
     pub write_paths: Vec<PathBuf>,
+    /// True if code in `/tmp` may be mapped for execution: for drivers that compile.
+    #[serde(default)]
+    pub executable_scratch: bool,
     /// System calls that the host may make beyond those of every host.
     #[serde(default)]
     pub calls: Vec<CallGroup>,
@@ -60,6 +63,7 @@ impl HostSpec {
             devices: Vec::new(),
             read_paths: Vec::new(),
             write_paths: Vec::new(),
+            executable_scratch: false,
             calls: Vec::new(),
             limits: HostLimits::default(),
             require: Vec::new(),

@@ -87,7 +87,7 @@ const SLOW_START: ServiceEntry = ServiceEntry {
     },
 };
 const BAD_START: ServiceEntry =
-    ServiceEntry { name: "bad-start", make: |spec| Err(format!("no device: {}", spec.options)) };
+    ServiceEntry { name: "bad-start", make: |it| Err(format!("no device: {}", it.spec.options)) };
 
 /// The service that misbehaves. Its opcodes are those of `tests/it/torment.rs`.
 #[derive(Default)]

@@ -49,7 +49,7 @@ pub(crate) fn enter_empty_root(order: &LaunchOrder, owner: (u32, u32)) -> io::Re
     let root = order.dir.join("root");
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(at("making mounts private"))?;
-    mount_tmpfs(&root, ROOT_OPTIONS)?;
+    mount_tmpfs(&root, ROOT_OPTIONS, LOCKED_DOWN)?;
     fill_root(order, &root, owner)?;
     let read_only = LOCKED_DOWN | MountFlags::RDONLY | MountFlags::BIND;
     mount_remount(&root, read_only, c"").map_err(at("making the root read-only"))?;
@@ -65,7 +65,9 @@ fn fill_root(order: &LaunchOrder, root: &Path, (uid, gid): (u32, u32)) -> io::Re
     let scratch = root.join("tmp");
     fs::create_dir(&scratch)?;
     let (bytes, files) = (limits.scratch_bytes.max(4096), limits.scratch_files.max(2));
-    mount_tmpfs(&scratch, &format!("size={bytes},nr_inodes={files},mode=700,uid={uid},gid={gid}"))?;
+    let options = format!("size={bytes},nr_inodes={files},mode=700,uid={uid},gid={gid}");
+    let allowed = if spec.executable_scratch { MountFlags::NOEXEC } else { MountFlags::empty() };
+    mount_tmpfs(&scratch, &options, LOCKED_DOWN.difference(allowed))?;
     bind(&order.dir.join("endpoint"), &root.join("endpoint"), MountAttributes::Writable)?;
     for device in &spec.devices {
         bind(device, &below(root, device), MountAttributes::Device)?;
@@ -79,9 +81,9 @@ fn fill_root(order: &LaunchOrder, root: &Path, (uid, gid): (u32, u32)) -> io::Re
     Ok(())
 }
 
-fn mount_tmpfs(at_path: &Path, options: &str) -> io::Result<()> {
+fn mount_tmpfs(at_path: &Path, options: &str, flags: MountFlags) -> io::Result<()> {
     let options = CString::new(options).map_err(io::Error::other)?;
-    mount("venice-host", at_path, "tmpfs", LOCKED_DOWN, options.as_c_str())
+    mount("venice-host", at_path, "tmpfs", flags, options.as_c_str())
         .map_err(at("mounting a tmpfs"))
 }
 

@@ -1,0 +1,6 @@
+//! Remote accelerators: what a donor's host runs, and what a recipient talks to it with.
+
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod opencl;

@@ -1,0 +1,10 @@
+//! OpenCL: devices of this machine, the service of a granted one, sessions with it.
+
+pub mod found;
+#[expect(unsafe_code, reason = "calls the vendors' libraries")]
+pub mod library;
+
+/// Name of the platform that recipients see.
+pub const PLATFORM_NAME: &str = "Venice";
+/// Name of the service.
+pub const SERVICE: &str = "opencl";

@@ -1,0 +1,1 @@
+//! OpenCL client driver (ICD) that forwards to granted accelerators.
