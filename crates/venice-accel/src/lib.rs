@@ -3,5 +3,6 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod mailbox;
 pub mod opencl;
 pub mod region;

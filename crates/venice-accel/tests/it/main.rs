@@ -1,4 +1,5 @@
 //! Tests of remote accelerators with real hosts.
 
 mod common;
+mod mailbox;
 mod region;
