@@ -6,6 +6,7 @@ mod host;
 #[expect(unsafe_code, reason = "calls the vendors' libraries")]
 pub mod library;
 pub mod options;
+pub mod session;
 pub mod wire;
 
 pub use self::host::ENTRY;

@@ -25,3 +25,33 @@ impl RegionHost {
     /// Stand-in.
     pub fn discard(&self, _offset: u64, _bytes: u64) {}
 }
+/// Stand-in.
+#[derive(Debug, thiserror::Error)]
+#[error("region")]
+pub struct RegionError;
+/// Stand-in.
+#[derive(Debug)]
+pub struct Region;
+impl Region {
+    /// Stand-in.
+    pub fn open(
+        _access: &venice_rack::types::ServiceAccess,
+        _port: Option<u16>,
+        _bytes: u64,
+        _within: std::time::Duration,
+    ) -> Result<Self, RegionError> {
+        Ok(Self)
+    }
+    /// Stand-in.
+    pub fn read(&self, _offset: u64, _into: &mut [u8]) -> Result<(), RegionError> {
+        Ok(())
+    }
+    /// Stand-in.
+    pub fn write(&self, _offset: u64, _from: &[u8]) -> Result<(), RegionError> {
+        Ok(())
+    }
+    /// Stand-in.
+    pub fn mapped(&self, _offset: u64, _len: u64) -> Option<*mut u8> {
+        None
+    }
+}

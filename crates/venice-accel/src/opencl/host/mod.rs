@@ -179,6 +179,7 @@ fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
 impl OpenCl {
     fn new(donor: Donor, files: PathBuf) -> std::io::Result<Self> {
         let inbox = Arc::clone(&donor.inbox);
+        let files_dir = files.display().to_string();
         let builder = Builder::start(donor.library, donor.device, files, Arc::clone(&inbox))?;
         let output = Output::take_over()?;
         let wake = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -192,6 +193,7 @@ impl OpenCl {
             formats: describe::formats(donor.library, donor.device),
             region_bytes: donor.region.len_bytes(),
             region_port: donor.region.udp_port(),
+            files_dir,
             has_placed_buffers: works_in_region(&donor),
         };
         Ok(Self {
@@ -502,6 +504,7 @@ impl Service for OpenCl {
                 None => return,
                 Some(status) => (status, Vec::new()),
             },
+            opcode::SYNC => (Status::OK, Vec::new()),
             _ => (Status::UNKNOWN_OPCODE, Vec::new()),
         };
         self.answer(connection, id, status, answer);
