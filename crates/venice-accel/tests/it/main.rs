@@ -1,0 +1,4 @@
+//! Tests of remote accelerators with real hosts.
+
+mod common;
+mod region;
