@@ -99,6 +99,21 @@ fn host_has_environment_of_spec() {
 }
 
 #[test]
+fn linked_tree_stays_a_link() {
+    if !std::path::Path::new("/lib").is_symlink() {
+        return println!("SKIPPED: linked_tree_stays_a_link: /lib is no link");
+    }
+    let fixture = Fixture::new();
+    let mut client =
+        fixture.torment(|spec| spec.read_paths = ["/lib", "/usr/share"].map(Into::into).into());
+    for path in ["/lib/../lib", "/usr/lib", "/lib/../share"] {
+        assert_eq!(call(&mut client, OPEN, path), "ok", "{path}");
+    }
+    assert!(call(&mut client, OPEN, "/usr/bin").starts_with("NotFound"));
+    fixture.end();
+}
+
+#[test]
 fn sealed_host_makes_no_sockets() {
     let fixture = Fixture::new();
     let mut client = fixture.torment(|_| {});
