@@ -22,10 +22,15 @@ const DRIVER_PROCESSES: u32 = 128;
 /// Processor time of the host of a device that computes by itself, in percent of one processor.
 const FEEDER_CPU_PERCENT: u32 = 200;
 
+/// Advice for a machine without any driver.
+pub const NO_DRIVER: &str = "no OpenCL driver with a device is installed (Debian: apt install pocl-opencl-icd, for processors)";
+
 /// Needs of a driver.
 struct Driver {
     /// Beginning of the name of its platform.
     platform: &'static str,
+    /// Word for the platform, as a capability.
+    word: &'static str,
     /// Device nodes; one that ends with `*` stands for all that begin so.
     nodes: &'static [&'static str],
     /// Files and trees that it reads.
@@ -66,6 +71,7 @@ const DRIVERS: &[Driver] = &[
     // PoCL links each kernel by the system's linker: lib/CL/pocl_llvm_build.cc.
     Driver {
         platform: "Portable Computing Language",
+        word: "pocl",
         nodes: &[],
         read_paths: &["/usr/share/pocl", "/usr/bin/ld"],
         calls: &[CallGroup::Processes],
@@ -73,6 +79,7 @@ const DRIVERS: &[Driver] = &[
     // The nodes and files that nvidia-container-cli gives a container for `compute`.
     Driver {
         platform: "NVIDIA CUDA",
+        word: "nvidia",
         nodes: &["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia*"],
         read_paths: &["/proc/driver/nvidia", "/sys/bus/pci", "/sys/devices", "/proc/devices"],
         calls: &[CallGroup::Devices],
@@ -80,6 +87,7 @@ const DRIVERS: &[Driver] = &[
     // ROCm: "Running ROCm Docker containers", --device=/dev/kfd --device=/dev/dri.
     Driver {
         platform: "AMD Accelerated Parallel Processing",
+        word: "amd",
         nodes: &["/dev/kfd", "/dev/dri/renderD*"],
         read_paths: &["/opt/rocm", "/sys/class/kfd", "/sys/class/drm", "/sys/devices"],
         calls: &[CallGroup::Devices],
@@ -89,17 +97,25 @@ const DRIVERS: &[Driver] = &[
 /// Needs of a driver that is not in the table: those of Mesa's and Intel's.
 const OTHER: Driver = Driver {
     platform: "",
+    word: "",
     nodes: &["/dev/dri/renderD*"],
     read_paths: &["/usr/share", "/sys/class/drm", "/sys/dev/char", "/sys/bus/pci", "/sys/devices"],
     calls: &[CallGroup::Devices, CallGroup::Processes],
 };
 
+/// Returns the word for a platform that the table has: `pocl`.
+pub fn word_of(platform: &str) -> Option<&'static str> {
+    driver_of(platform).map(|it| it.word)
+}
+
+fn driver_of(platform: &str) -> Option<&'static Driver> {
+    DRIVERS.iter().find(|it| platform.starts_with(it.platform))
+}
+
 /// Returns the host that serves a device of which `bytes` are granted. It has what the device's
 /// driver needs and this machine has.
 pub fn host_spec(device: &OpenClDevice, bytes: u64, secret: ServiceSecret) -> HostSpec {
-    let driver = DRIVERS.iter().find(|it| device.platform.starts_with(it.platform));
-    let driver = driver.unwrap_or(&OTHER);
-    let is_cpu = device.class == "cpu";
+    let driver = driver_of(&device.platform).unwrap_or(&OTHER);
     let processors = std::thread::available_parallelism().map_or(1, |it| it.get() as u32);
     let mut spec = HostSpec::new(super::SERVICE, secret);
     spec.devices = [&["/dev/null"], driver.nodes].concat().into_iter().flat_map(nodes).collect();
@@ -112,7 +128,7 @@ pub fn host_spec(device: &OpenClDevice, bytes: u64, secret: ServiceSecret) -> Ho
     spec.calls = driver.calls.to_vec();
     spec.limits = HostLimits {
         memory_bytes: bytes.saturating_add(DRIVER_BYTES),
-        cpu_percent: if is_cpu { 100 * processors } else { FEEDER_CPU_PERCENT },
+        cpu_percent: if device.is_cpu() { 100 * processors } else { FEEDER_CPU_PERCENT },
         processes: DRIVER_PROCESSES.saturating_add(processors),
         open_files: u32::try_from(bytes / BULK_FILE_BYTES + DRIVER_FILES).unwrap_or(u32::MAX),
         scratch_bytes: DRIVER_BYTES / 4,

@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal,
 use serde::{Deserialize, Serialize};
 
 use super::found::{OpenClDevice, devices};
-use super::library::Library;
+use super::library::{Library, OpenClError};
 
 /// Name of the hidden subcommand of `venice` that prints the list.
 pub const SUBCOMMAND: &str = "opencl-devices";
@@ -38,16 +38,20 @@ pub enum ListingError {
         /// Signal or exit code, and the last line of its log.
         how: String,
     },
-    /// There is no loader, or a driver refuses.
+    /// No ICD loader is installed.
     #[error("{0}")]
+    NoLoader(String),
+    /// A driver refuses.
+    #[error("listing OpenCL devices: {0}: see /etc/OpenCL/vendors")]
     Refused(String),
 }
 
 /// Line that the child prints.
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 enum Listed {
     Devices(Vec<OpenClDevice>),
+    NoLoader(String),
     Error(String),
 }
 
@@ -59,6 +63,7 @@ pub fn print_devices() -> ExitCode {
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let listed = match Library::load().and_then(|library| devices(&library)) {
         Ok(devices) => Listed::Devices(devices),
+        Err(error @ OpenClError::NoLoader(_)) => Listed::NoLoader(error.to_string()),
         Err(error) => Listed::Error(error.to_string()),
     };
     let line = serde_json::to_string(&listed).expect("plain data");
@@ -88,6 +93,7 @@ pub fn devices_by(program: &Path) -> Result<Vec<OpenClDevice>, ListingError> {
     let text = text_of(&mut output)?;
     match last_line(&text).map(serde_json::from_str) {
         Some(Ok(Listed::Devices(devices))) if ended.success() => Ok(devices),
+        Some(Ok(Listed::NoLoader(why))) if ended.success() => Err(ListingError::NoLoader(why)),
         Some(Ok(Listed::Error(why))) if ended.success() => Err(ListingError::Refused(why)),
         Some(_) | None => Err(ListingError::Crash { how: how(ended, &text_of(&mut log)?) }),
     }
@@ -148,8 +154,10 @@ mod tests {
     fn noise_of_drivers_is_skipped() {
         let devices = listed_by("printf 'a driver says hello'; printf '\\n{\"devices\":[]}\\n'");
         assert_eq!(devices, Ok(Vec::new()));
-        let refused = listed_by("echo '{\"error\":\"no loader\"}'");
-        assert_eq!(refused, Err("no loader".to_owned()));
+        let missing = listed_by("echo '{\"no-loader\":\"no file\"}'");
+        assert_eq!(missing, Err("no file".to_owned()));
+        let refused = listed_by("echo '{\"error\":\"error -6\"}'").unwrap_err();
+        assert!(refused.contains("error -6: see /etc"), "{refused}");
     }
 
     #[test]
