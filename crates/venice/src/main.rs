@@ -39,7 +39,8 @@ use std::process::ExitCode;
 use venice_accel::opencl::listing::{SUBCOMMAND as OPENCL_DEVICES, print_devices};
 
 /// Services that this program's hosts know.
-const SERVICES: &[venice_service::ServiceEntry] = &[venice_service::echo::ENTRY];
+const SERVICES: &[venice_service::ServiceEntry] =
+    &[venice_service::echo::ENTRY, venice_accel::opencl::ENTRY];
 
 fn main() -> ExitCode {
     // The hidden subcommands of agents come before any thread.

@@ -2,10 +2,15 @@
 
 pub mod drivers;
 pub mod found;
+#[expect(unsafe_code, reason = "calls the driver")]
+mod host;
 #[expect(unsafe_code, reason = "calls the vendors' libraries")]
 pub mod library;
 pub mod listing;
 pub mod options;
+pub mod wire;
+
+pub use self::host::ENTRY;
 
 /// Name of the platform that recipients see.
 pub const PLATFORM_NAME: &str = "Venice";
