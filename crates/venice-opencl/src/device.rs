@@ -119,7 +119,7 @@ impl Device {
         let told = session.description().device.iter();
         let mut parameters: HashMap<_, _> =
             told.map(|Parameter { name, value }| (*name, value.clone())).collect();
-        adapt(&mut parameters, node, session.region().mapped(0, 1).is_some());
+        adapt(&mut parameters, node, session.region().is_mapped());
         let device = Object::new(Self {
             index,
             session,

@@ -196,7 +196,7 @@ pub fn write(call: &Enqueue, memory: &Memory, offset: u64, from: &[u8]) -> Done 
     let queue = &call.queue;
     memory.prepare(queue, true)?;
     let session = &queue.device.session;
-    let is_mapped = session.region().mapped(0, 1).is_some();
+    let is_mapped = session.region().is_mapped();
     if let Some(place) = memory.place_at(&queue.device)?
         && (is_mapped || from.len() > INLINE_BYTES)
     {

@@ -35,6 +35,13 @@ pub struct OpenClDevice {
     pub pci: Option<String>,
 }
 
+impl OpenClDevice {
+    /// True for the processors of the machine, which share its memory.
+    pub fn is_cpu(&self) -> bool {
+        self.class == "cpu"
+    }
+}
+
 /// Lists the devices of all platforms but Venice's own.
 ///
 /// # Errors
