@@ -208,10 +208,11 @@ impl Object<Event> {
             queue.device.session.flush().map_err(session_code)?;
             queue.device.receive_always();
         }
-        let (id, target) = (self.id, Shared::clone(device));
+        // Kept until the donor knows of its end: a release must not come before.
+        let (event, target) = (Arc::clone(self), Shared::clone(device));
         self.on_end(Box::new(move |status, _| {
             follow(Box::new(move || {
-                let set = plain(CommandKind::SetUserEvent { id, status });
+                let set = plain(CommandKind::SetUserEvent { id: event.id, status });
                 // A target that is lost has no command left that waits.
                 let _ = target.session.submit(&set).and_then(|()| target.session.flush());
             }));

@@ -123,6 +123,13 @@ impl Program {
         found.next().ok_or(CL_INVALID_PROGRAM_EXECUTABLE)
     }
 
+    /// True if the program was built so that its kernels may be described to the program.
+    pub fn describes_arguments(&self) -> bool {
+        let state = self.state();
+        self.source.is_none()
+            || state.builds.values().any(|build| build.options.contains(ARGUMENT_INFO))
+    }
+
     pub fn note_kernels(&self, count: usize) {
         self.state().kernels += count;
     }

@@ -248,8 +248,11 @@ impl Executor<'_> {
 
     fn program(&self, context: u64, source: &Blob<'_>) -> Result<*mut c_void, Code> {
         let (library, context) = (self.donor.library, self.context_of(context)?);
-        let text = self.blob(source)?;
-        let (mut start, len) = (text.as_ptr().cast(), text.len());
+        let mut text = self.blob(source)?;
+        let len = text.len();
+        // Of length 0 drivers look for the terminating zero.
+        text.push(0);
+        let mut start = text.as_ptr().cast();
         let (start, len) = (&raw mut start, &raw const len);
         created(|code| call!(library, clCreateProgramWithSource(context, 1, start, len, code)))
     }
