@@ -204,7 +204,8 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let frames = FramePorts::new(udp, relay);
     let ports = Ports { shm, verbs, frames: Some(frames.clone()) };
     let network = host_network(&config, udp_addr);
-    let (services, hosts) = Services::open(devices.specs(), &config.hosts_dir, network)?;
+    let (services, hosts) =
+        Services::open((devices.host(), devices.specs()), &config.hosts_dir, network)?;
     let lender = Arc::new(Lender::new(pool, grants, ports, services, prepare_timeout));
     lender.offer_devices(&devices);
     let (tls, name) = (Arc::clone(&identity.tls), config.name.clone());

@@ -18,7 +18,7 @@ use venice_service::{
 use venice_wire::{GrantId, GrantKey, KeyName, NodeSecret, PortId};
 
 use crate::AgentError;
-use crate::devices;
+use crate::devices::{self, Host};
 use crate::lender::Lender;
 
 /// Most watches of one grant's service at a time.
@@ -42,6 +42,7 @@ pub(crate) struct HostNetwork {
 #[derive(Debug, Default)]
 pub(crate) struct Services {
     devices: Vec<ResourceSpec>,
+    host: Host,
     /// `None` without a service, and once the agent has stopped.
     supervisor: Mutex<Option<HostSupervisor>>,
     network: Option<HostNetwork>,
@@ -85,19 +86,20 @@ impl Services {
     /// # Errors
     /// [`AgentError::Hosts`] if the directory or the machine's random numbers cannot be used.
     pub(crate) fn open(
-        devices: &[ResourceSpec],
+        (host, devices): (&Host, &[ResourceSpec]),
         dir: &Path,
         network: Option<HostNetwork>,
     ) -> Result<(Self, HostEvents), AgentError> {
         let (send, events) = mpsc::unbounded_channel();
         let none = ServiceSecret::from_bytes([0; ServiceSecret::BYTES]);
-        if !devices.iter().any(|device| devices::service(device, none).is_some()) {
+        if !devices.iter().any(|device| devices::service(host, device, none).is_some()) {
             return Ok((Self::default(), events));
         }
         let on_event = move |event| drop(send.send(event));
         let supervisor = HostSupervisor::open(SupervisorConfig::new(dir), on_event)?;
         let services = Self {
             devices: devices.to_vec(),
+            host: host.clone(),
             supervisor: Mutex::new(Some(supervisor)),
             network,
             boot_id: venice_service::boot_id(),
@@ -172,7 +174,7 @@ impl Services {
                 return None;
             }
         };
-        let mut spec = devices::service(device, secret)?;
+        let mut spec = devices::service(&self.host, device, secret)?;
         let sealed = node_secret.map(|secret| node_key(&secret, KeyName::Grant(grant)).0);
         if let Some(network) = self.network {
             let seal = sealed.map(|key| SealSpec { grant, key });

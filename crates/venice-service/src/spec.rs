@@ -1,5 +1,6 @@
 //! Description of a service host, as data: the supervisor sends it, the launcher carries it out.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 
@@ -16,6 +17,9 @@ pub(crate) const RING_SOCKET: &str = "qpair.sock";
 const MAX_ENDPOINTS: usize = 4;
 /// Most devices and paths of a host.
 const MAX_PATHS: usize = 256;
+/// Beginnings of variables that the loader of the C library obeys (ld.so(8)): the launcher starts
+/// with the supervisor's privileges.
+const LOADER_VARIABLES: [&str; 2] = ["LD_", "GLIBC_"];
 
 /// Description of one service host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,6 +43,9 @@ pub struct HostSpec {
     /// True if code in `/tmp` may be mapped for execution: for drivers that compile.
     #[serde(default)]
     pub executable_scratch: bool,
+    /// Environment of the host, which has no other variable.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
     /// System calls that the host may make beyond those of every host.
     #[serde(default)]
     pub calls: Vec<CallGroup>,
@@ -64,6 +71,7 @@ impl HostSpec {
             read_paths: Vec::new(),
             write_paths: Vec::new(),
             executable_scratch: false,
+            environment: BTreeMap::new(),
             calls: Vec::new(),
             limits: HostLimits::default(),
             require: Vec::new(),
@@ -103,6 +111,18 @@ impl HostSpec {
             if !is_plain || is_ours {
                 let path = path.display();
                 return Err(format!("path {path}: expected an absolute one, not in /tmp"));
+            }
+        }
+        self.check_environment()
+    }
+
+    fn check_environment(&self) -> Result<(), String> {
+        for (name, value) in &self.environment {
+            let is_plain = |byte: u8| byte == b'_' || byte.is_ascii_alphanumeric();
+            let is_name = !name.is_empty() && name.bytes().all(is_plain);
+            let is_loaders = LOADER_VARIABLES.iter().any(|begin| name.starts_with(begin));
+            if !is_name || is_loaders || value.contains('\0') {
+                return Err(format!("variable {name:?}: expected another name, or a plain value"));
             }
         }
         Ok(())

@@ -379,6 +379,7 @@ impl Driver {
         let mut launcher = Command::new(&self.config.program)
             .args(&self.config.arguments)
             .env_clear()
+            .envs(&order.spec.environment)
             .current_dir("/")
             .stdin(Stdio::from(theirs.into_fd()))
             .stdout(Stdio::null())

@@ -36,13 +36,20 @@ mod window;
 
 use std::process::ExitCode;
 
+use venice_accel::opencl::listing::{SUBCOMMAND as OPENCL_DEVICES, print_devices};
+
 /// Services that this program's hosts know.
-const SERVICES: &[venice_service::ServiceEntry] = &[venice_service::echo::ENTRY];
+const SERVICES: &[venice_service::ServiceEntry] =
+    &[venice_service::echo::ENTRY, venice_accel::opencl::ENTRY];
 
 fn main() -> ExitCode {
-    // The hidden subcommand of agents' service hosts comes before any thread.
-    if std::env::args_os().nth(1).is_some_and(|word| word == "service-host") {
+    // The hidden subcommands of agents come before any thread.
+    let word = std::env::args_os().nth(1);
+    if word.as_ref().is_some_and(|word| word == "service-host") {
         return venice_service::host_main(SERVICES);
+    }
+    if word.is_some_and(|word| word == OPENCL_DEVICES) {
+        return print_devices();
     }
     std::process::exit(cli::main())
 }

@@ -1,5 +1,6 @@
-//! Tests of remote accelerators with real hosts.
+//! Tests of remote accelerators with real hosts. Those of OpenCL need an ICD loader and PoCL.
 
 mod common;
+mod confined;
 mod mailbox;
 mod region;

@@ -47,8 +47,18 @@ pub(super) trait DeviceClass: Sync {
 
     /// Returns the host that serves a granted device, under the secret of its recipient. `None`: the
     /// device is used without a service.
-    fn service(&self, _spec: &ResourceSpec, _secret: ServiceSecret) -> Option<HostSpec> {
+    fn service(
+        &self,
+        _host: &Host,
+        _spec: &ResourceSpec,
+        _secret: ServiceSecret,
+    ) -> Option<HostSpec> {
         None
+    }
+
+    /// True if several nodes that run on this machine may lend it, each to a recipient of its own.
+    fn is_shared(&self, _host: &Host, _address: &str) -> bool {
+        false
     }
 
     /// Returns the objects of the machine that the device is, and is a part of: two offers must not

@@ -2,16 +2,25 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use venice_accel::opencl::found::OpenClDevice;
+use venice_accel::opencl::listing;
+
+/// Program that lists OpenCL devices by its hidden subcommand: this one.
+const LISTING_PROGRAM: &str = "/proc/self/exe";
 
 /// Root of the machine's file systems; tests use a directory of their own.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
     pub(super) root: PathBuf,
+    /// OpenCL devices, once they were listed, or the reason why they cannot be.
+    opencl: Arc<OnceLock<Result<Vec<OpenClDevice>, String>>>,
 }
 
 impl Default for Host {
     fn default() -> Self {
-        Self { root: PathBuf::from("/") }
+        Self { root: PathBuf::from("/"), opencl: Arc::default() }
     }
 }
 
@@ -36,6 +45,17 @@ impl Host {
         names
     }
 
+    /// Returns the OpenCL devices, by their numbers. The first call asks the drivers, by way of a
+    /// child process.
+    ///
+    /// # Errors
+    /// The reason why they cannot be listed.
+    pub(super) fn opencl_devices(&self) -> Result<&[OpenClDevice], String> {
+        let list =
+            || listing::devices_by(Path::new(LISTING_PROGRAM)).map_err(|error| error.to_string());
+        self.opencl.get_or_init(list).as_deref().map_err(Clone::clone)
+    }
+
     /// Returns the last component of a link's target.
     pub(super) fn link_name(&self, absolute: impl AsRef<Path>) -> Option<String> {
         let target = fs::read_link(self.path(absolute)).ok()?;
@@ -47,12 +67,17 @@ impl Host {
 impl Host {
     /// Creates a machine in a directory, with these files.
     pub(super) fn in_folder(root: &Path, files: &[(&str, &str)]) -> Self {
-        let host = Self { root: root.to_path_buf() };
+        let host = Self { root: root.to_path_buf(), ..Self::default() };
         for (path, text) in files {
             let path = host.path(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
         host
+    }
+
+    /// Gives it OpenCL devices, or a reason why they cannot be listed.
+    pub(super) fn with_opencl(self, devices: Result<Vec<OpenClDevice>, String>) -> Self {
+        Self { opencl: Arc::new(OnceLock::from(devices)), ..self }
     }
 }

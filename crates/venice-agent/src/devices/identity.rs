@@ -10,22 +10,42 @@ use super::host::Host;
 use super::offer::Offer;
 use super::{accelerator, in_use};
 
-/// Finds the first offer that names a device, or a part of one, that an earlier offer names too,
-/// under the same name or another one. Different parts of a disk are different devices, and so are
-/// the ports of a card. A missing device is ignored.
-pub fn offered_twice(offers: &[Offer]) -> Option<(&Offer, String)> {
-    twice_on(&Host::default(), offers)
+/// Finds the first offer of the nodes of this machine that names a device, or a part of one, that an
+/// earlier offer names too, under the same name or another one. Different parts of a disk are
+/// different devices, and so are the ports of a card. Several nodes may lend the processors. A
+/// missing device is ignored.
+pub fn offered_twice<'a>(offers: &'a [(&str, Offer)]) -> Option<(&'a Offer, String)> {
+    let host = Host::default();
+    let is_shared = |offer: &Offer| {
+        class_of(offer.kind).is_some_and(|class| class.is_shared(&host, &offer.address))
+    };
+    let is_fine = |at: usize, before: usize| {
+        let ((node, offer), (other_node, other)) = (&offers[at], &offers[before]);
+        node != other_node && is_shared(offer) && is_shared(other)
+    };
+    let offers: Vec<&Offer> = offers.iter().map(|(_, offer)| offer).collect();
+    clash_of(&host, &offers, is_fine)
 }
 
+/// Finds the first offer of one node that names what an earlier one names too.
 pub(super) fn twice_on<'a>(host: &Host, offers: &'a [Offer]) -> Option<(&'a Offer, String)> {
-    let identity = |offer: &Offer| {
+    clash_of(host, &offers.iter().collect::<Vec<_>>(), |_, _| false)
+}
+
+/// Finds the first offer that clashes with an earlier one, but for pairs that `is_fine` lets pass.
+fn clash_of<'a>(
+    host: &Host,
+    offers: &[&'a Offer],
+    is_fine: impl Fn(usize, usize) -> bool,
+) -> Option<(&'a Offer, String)> {
+    let identity = |offer: &&Offer| {
         let class = class_of(offer.kind);
         class.map(|class| class.identity(host, &offer.address)).unwrap_or_default()
     };
     let things: Vec<Identity> = offers.iter().map(identity).collect();
     let pairs = (0..offers.len()).flat_map(|at| (0..at).map(move |before| (at, before)));
-    pairs.into_iter().find_map(|(at, before)| {
-        let (offer, other) = (&offers[at], &offers[before]);
+    pairs.filter(|(at, before)| !is_fine(*at, *before)).find_map(|(at, before)| {
+        let (offer, other) = (offers[at], offers[before]);
         if (offer.kind, &offer.address) == (other.kind, &other.address) {
             return Some((offer, "is offered twice".to_owned()));
         }
@@ -47,6 +67,8 @@ pub(super) enum Thing {
     Card(String),
     /// A PCI device by its address.
     Pci(String),
+    /// An OpenCL device by its number.
+    OpenCl(usize),
 }
 
 impl fmt::Display for Thing {
@@ -57,6 +79,7 @@ impl fmt::Display for Thing {
             Self::File(_, inode) => write!(f, "inode {inode} of one file system"),
             Self::Card(name) => write!(f, "network card {name}"),
             Self::Pci(address) => write!(f, "PCI device {address}"),
+            Self::OpenCl(number) => write!(f, "OpenCL device {number}"),
         }
     }
 }
@@ -77,6 +100,15 @@ impl Identity {
         let mut within: Vec<Thing> = pci_above(&device).into_iter().collect();
         within.extend(below.into_iter().map(Thing::Card));
         Self { itself: vec![Thing::Card(name.to_owned())], within }
+    }
+
+    /// Returns the identity of an OpenCL device, with its PCI address if it has one.
+    pub(super) fn of_opencl(number: usize, pci: Option<&str>) -> Self {
+        let pci = pci.map(|address| Thing::Pci(address.to_owned()));
+        Self {
+            itself: [Thing::OpenCl(number)].into_iter().chain(pci).collect(),
+            within: Vec::new(),
+        }
     }
 
     /// Returns the identity of a device that is named by a path; a missing one has none.

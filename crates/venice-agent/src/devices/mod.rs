@@ -49,8 +49,8 @@ pub(crate) fn examine(host: &Host, offer: &Offer) -> Result<ResourceSpec, String
 }
 
 /// Returns the host of a device's service under a secret; `None`: it is used without a service.
-pub(crate) fn service(spec: &ResourceSpec, secret: ServiceSecret) -> Option<HostSpec> {
-    class_of(spec.kind)?.service(spec, secret)
+pub(crate) fn service(host: &Host, spec: &ResourceSpec, secret: ServiceSecret) -> Option<HostSpec> {
+    class_of(spec.kind)?.service(host, spec, secret)
 }
 
 /// Describes the fault of a device that was fine before; empty without one.

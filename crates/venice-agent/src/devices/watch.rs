@@ -45,6 +45,11 @@ impl DeviceWatch {
         &self.specs
     }
 
+    /// Returns the machine that has them.
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
     /// Checks the devices forever; reports changes to the Monitor Node at once.
     pub(crate) async fn run(self, lender: Arc<Lender>) {
         if self.specs.is_empty() {

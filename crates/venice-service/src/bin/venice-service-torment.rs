@@ -285,7 +285,9 @@ fn facts() -> Vec<u8> {
     let hostname = String::from_utf8_lossy(&hostname).trim_end_matches('\0').to_owned();
     let root = outcome(std::fs::read_dir("/"));
     let root = String::from_utf8_lossy(&root);
-    let variables = std::env::vars_os().count();
+    let variables: Vec<String> =
+        std::env::vars().map(|(name, value)| format!("{name}:{value}")).collect();
+    let variables = variables.join(",");
     format!(
         "uid={uid}\ngid={gid}\npid={id}\nppid={parent}\ngroups={groups}\nhostname={hostname}\n\
          descriptors={open}\nroot={root}\nvariables={variables}\n"

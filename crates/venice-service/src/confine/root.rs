@@ -69,16 +69,41 @@ fn fill_root(order: &LaunchOrder, root: &Path, (uid, gid): (u32, u32)) -> io::Re
     let allowed = if spec.executable_scratch { MountFlags::NOEXEC } else { MountFlags::empty() };
     mount_tmpfs(&scratch, &options, LOCKED_DOWN.difference(allowed))?;
     bind(&order.dir.join("endpoint"), &root.join("endpoint"), MountAttributes::Writable)?;
-    for device in &spec.devices {
-        bind(device, &below(root, device), MountAttributes::Device)?;
-    }
-    for path in &spec.read_paths {
-        bind(path, &below(root, path), MountAttributes::ReadOnly)?;
-    }
-    for path in &spec.write_paths {
-        bind(path, &below(root, path), MountAttributes::Writable)?;
+    for (paths, attributes) in [
+        (&spec.devices, MountAttributes::Device),
+        (&spec.read_paths, MountAttributes::ReadOnly),
+        (&spec.write_paths, MountAttributes::Writable),
+    ] {
+        for path in paths {
+            let place = link_tree(root, path)?;
+            let is_there = place != *path && paths.iter().any(|other| place.starts_with(other));
+            if !is_there {
+                bind(path, &below(root, &place), attributes)?;
+            }
+        }
     }
     Ok(())
+}
+
+/// Makes a link in the new root for a tree that is a link in the old one, and returns the place of
+/// the tree: libraries look for their data beside the place that they were loaded from, and there
+/// `/lib` must be what it is outside. Other paths are places themselves.
+fn link_tree(root: &Path, path: &Path) -> io::Result<PathBuf> {
+    let is_link = fs::symlink_metadata(path).is_ok_and(|it| it.is_symlink());
+    if !is_link || !path.is_dir() {
+        return Ok(path.to_path_buf());
+    }
+    let named = |error: io::Error| {
+        io::Error::new(error.kind(), format!("linking {}: {error}", path.display()))
+    };
+    let place = path.canonicalize().map_err(named)?;
+    // Relative, so that it leads into the new root before the change too.
+    let mut target: PathBuf = path.components().skip(2).map(|_| "..").collect();
+    target.push(place.strip_prefix("/").unwrap_or(&place));
+    let link = below(root, path);
+    link.parent().map_or(Ok(()), fs::create_dir_all).map_err(named)?;
+    std::os::unix::fs::symlink(target, link).map_err(named)?;
+    Ok(place)
 }
 
 fn mount_tmpfs(at_path: &Path, options: &str, flags: MountFlags) -> io::Result<()> {

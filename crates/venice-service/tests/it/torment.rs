@@ -67,7 +67,7 @@ fn host_sees_nothing_of_machine() {
     assert_eq!(fact("uid="), fact("gid="));
     assert_eq!((fact("pid="), fact("ppid=")), ("2".into(), "1".into()));
     assert_eq!((fact("groups="), fact("hostname=")), ("0".into(), "venice-host".into()));
-    assert_eq!((fact("root="), fact("variables=")), ("PermissionDenied 13".into(), "0".into()));
+    assert_eq!((fact("root="), fact("variables=")), ("PermissionDenied 13".into(), String::new()));
     // Three standard ones, and those of its endpoint and connection.
     assert!(fact("descriptors=").parse::<u32>().unwrap() < 24, "{facts}");
     for path in ["/etc/passwd", "/proc/self/status", "/dev/null", "/sys/kernel", "/tmp/../proc"] {
@@ -78,6 +78,38 @@ fn host_sees_nothing_of_machine() {
         assert!(!refused.starts_with("ok"), "{path}: {refused}");
     }
     assert_eq!(call(&mut client, WRITE, "/tmp/file"), "ok");
+    fixture.end();
+}
+
+#[test]
+fn host_has_environment_of_spec() {
+    let fixture = Fixture::new();
+    let mut client = fixture.torment(|spec| {
+        spec.environment.insert("CACHE_DIR".into(), "/tmp/cache".into());
+    });
+    let facts = call(&mut client, FACTS, "");
+    assert!(facts.contains("\nvariables=CACHE_DIR:/tmp/cache\n"), "{facts}");
+    fixture.end();
+    for (name, value) in [("LD_PRELOAD", "/x.so"), ("GLIBC_TUNABLES", ""), ("A=B", ""), ("A", "\0")]
+    {
+        let mut spec = HostSpec::new("torment", SECRET);
+        spec.environment.insert(name.into(), value.into());
+        assert!(fixture.supervisor.start(GRANT, spec).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn linked_tree_stays_a_link() {
+    if !std::path::Path::new("/lib").is_symlink() {
+        return println!("SKIPPED: linked_tree_stays_a_link: /lib is no link");
+    }
+    let fixture = Fixture::new();
+    let mut client =
+        fixture.torment(|spec| spec.read_paths = ["/lib", "/usr/share"].map(Into::into).into());
+    for path in ["/lib/../lib", "/usr/lib", "/lib/../share"] {
+        assert_eq!(call(&mut client, OPEN, path), "ok", "{path}");
+    }
+    assert!(call(&mut client, OPEN, "/usr/bin").starts_with("NotFound"));
     fixture.end();
 }
 

@@ -9,6 +9,7 @@ mod kernel;
 mod limits;
 mod memory;
 mod modes;
+mod opencl;
 mod ports;
 mod processors;
 mod service_hosts;
@@ -59,6 +60,7 @@ fn examine() -> Vec<Finding> {
     findings.extend(facilities::examine());
     findings.extend(hotplug::examine());
     findings.extend(devices::examine());
+    findings.extend(opencl::examine());
     findings.extend(service_hosts::examine());
     // The verdicts on the modes come first.
     let mut rows = modes::verdicts(&findings);
@@ -148,6 +150,7 @@ mod tests {
             "DAX devices",
             "CXL",
             "devices to lend",
+            "OpenCL",
             "service hosts",
         ] {
             assert!(findings.iter().any(|f| f.check == what), "no row about {what}");

@@ -30,13 +30,21 @@ impl FromStr for NodeOffer {
     }
 }
 
+impl NodeOffer {
+    /// Returns the node that lends it: the first one where none is named.
+    fn node(&self) -> &str {
+        self.node.as_deref().unwrap_or("node1")
+    }
+}
+
 /// Returns the devices that a node lends.
 pub fn offers_of(args: &UpArgs, node: &str) -> Vec<String> {
-    let its = args.offer.iter().filter(|it| it.node.as_deref().unwrap_or("node1") == node);
+    let its = args.offer.iter().filter(|it| it.node() == node);
     its.map(|it| it.offer.to_string()).collect()
 }
 
-/// Checks that every device belongs to one node, under any name, and that the node exists.
+/// Checks that every device belongs to one node, under any name, unless it is the processors, and
+/// that the node exists.
 pub fn check_offers(args: &UpArgs, nodes: u32) -> anyhow::Result<()> {
     let is_node = |name: &str| (1..=nodes).any(|number| name == format!("node{number}"));
     for NodeOffer { node, offer } in &args.offer {
@@ -48,7 +56,8 @@ pub fn check_offers(args: &UpArgs, nodes: u32) -> anyhow::Result<()> {
     for NodeOffer { offer, .. } in &args.offer {
         offer.check().map_err(|why| Usage(format!("--offer {offer} {why}")))?;
     }
-    let offers: Vec<Offer> = args.offer.iter().map(|it| it.offer.clone()).collect();
+    let offers: Vec<(&str, Offer)> =
+        args.offer.iter().map(|it| (it.node(), it.offer.clone())).collect();
     match offered_twice(&offers) {
         Some((offer, why)) => Err(Usage(format!("--offer {offer} {why}")).into()),
         None => Ok(()),

@@ -1,49 +1,36 @@
-//! GPUs and other accelerators.
+//! Accelerators that are named by their device nodes. They are reserved; no service serves them.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use venice_control::ResourceSpec;
-use venice_service::{HostSpec, ServiceSecret, echo};
 
-use super::class::{Candidate, DeviceClass};
-use super::host::Host;
-use super::identity::Identity;
-use super::offer::Offer;
+use super::Family;
+use crate::devices::class::{Candidate, DeviceClass};
+use crate::devices::host::Host;
+use crate::devices::identity::Identity;
+use crate::devices::offer::Offer;
 
-/// Beginning of the names of emulated accelerators, and the capability that they have.
-const EMULATED: &str = "emulated";
-/// Services of emulated accelerators; an offer names one of them as a capability.
-const EMULATED_SERVICES: &[&str] = &[echo::ENTRY.name];
+/// The family.
+pub(super) struct Real;
 
-/// The class.
-pub(super) struct Class;
+impl Family for Real {
+    fn has(&self, address: &str) -> bool {
+        address.starts_with('/')
+    }
+}
 
-impl DeviceClass for Class {
+impl DeviceClass for Real {
     fn form(&self) -> &'static str {
-        "PATH[=SIZE], accelerator:emulated[NUMBER][=SIZE],SERVICE"
+        "PATH[=SIZE]"
     }
 
     fn check_text(&self, offer: &Offer) -> Result<(), String> {
-        if !is_emulated(&offer.address) {
-            return offer
-                .check_path()
-                .map_err(|why| format!("{why}, or name it {EMULATED}[NUMBER]"));
-        }
-        match service_of(&offer.capabilities) {
-            Some(_) => Ok(()),
-            None => Err(format!(
-                "an emulated accelerator needs a service: add ,{}",
-                EMULATED_SERVICES.join(" or ,")
-            )),
-        }
+        offer.check_path()
     }
 
     fn probe(&self, host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
-        if is_emulated(&offer.address) {
-            return Ok((offer.bytes.unwrap_or(0), vec![EMULATED.to_owned()]));
-        }
         let path = host.path(&offer.address);
         let metadata = fs::metadata(&path).map_err(|error| format!("cannot be lent: {error}"))?;
         if !metadata.file_type().is_char_device() {
@@ -59,27 +46,12 @@ impl DeviceClass for Class {
 
     fn is_there(&self, host: &Host, spec: &ResourceSpec) -> bool {
         let metadata = fs::metadata(host.path(&spec.address));
-        is_emulated(&spec.address) || metadata.is_ok_and(|it| it.file_type().is_char_device())
-    }
-
-    fn service(&self, spec: &ResourceSpec, secret: ServiceSecret) -> Option<HostSpec> {
-        let service = service_of(&spec.capabilities).filter(|_| is_emulated(&spec.address))?;
-        Some(HostSpec::new(service, secret))
+        metadata.is_ok_and(|it| it.file_type().is_char_device())
     }
 
     fn identity(&self, host: &Host, address: &str) -> Identity {
         Identity::of_path(host, address)
     }
-}
-
-/// True for the name of an accelerator that a service emulates: `emulated`, `emulated1`.
-fn is_emulated(address: &str) -> bool {
-    address.strip_prefix(EMULATED).is_some_and(|rest| rest.bytes().all(|it| it.is_ascii_digit()))
-}
-
-/// Returns the service among the capabilities of an emulated accelerator.
-fn service_of(capabilities: &[String]) -> Option<&'static str> {
-    EMULATED_SERVICES.iter().copied().find(|service| capabilities.iter().any(|it| it == service))
 }
 
 /// Returns the devices that are accelerators by their names.
@@ -133,7 +105,7 @@ fn said_of(host: &Host, address: &str) -> (Option<u64>, Vec<String>) {
 
 /// Returns the PCI addresses behind a device without one in sysfs: of NVIDIA's driver, or of a vfio
 /// group.
-pub(super) fn pci_addresses(host: &Host, path: &Path) -> Vec<String> {
+pub(in crate::devices) fn pci_addresses(host: &Host, path: &Path) -> Vec<String> {
     let name = path.file_name().and_then(|it| it.to_str()).unwrap_or_default();
     match path.strip_prefix(host.path("/")).ok().and_then(Path::parent).and_then(Path::to_str) {
         Some("dev") if let Some(minor) = number(name, "nvidia") => {
@@ -204,29 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn emulated_accelerator_names_service() {
-        let host = Host::default();
-        let offer: Offer = "accelerator:emulated1=1GiB,echo,fast".parse().unwrap();
-        assert_eq!(Class.probe(&host, &offer).unwrap(), (1 << 30, vec![EMULATED.to_owned()]));
-        let spec = super::super::examine(&host, &offer).unwrap();
-        assert!(Class.is_there(&host, &spec));
-        let secret = ServiceSecret::from_bytes([1; ServiceSecret::BYTES]);
-        assert_eq!(Class.service(&spec, secret).unwrap().service, "echo");
-        let real = ResourceSpec { address: "/dev/zero".into(), ..spec };
-        assert!(Class.service(&real, secret).is_none());
-        let unnamed = "accelerator:emulated".parse::<Offer>().unwrap_err().to_string();
-        assert!(unnamed.contains("add ,echo"), "{unnamed}");
-    }
-
-    #[test]
     fn accelerator_must_be_character_device() {
         let offer = |text: &str| text.parse::<Offer>().unwrap();
         let host = Host::default();
         let zero = offer("accelerator:/dev/zero=1GiB");
-        assert_eq!(Class.probe(&host, &zero).unwrap().0, 1 << 30);
-        let missing = Class.probe(&host, &offer("accelerator:/dev/nvidia77")).unwrap_err();
+        assert_eq!(Real.probe(&host, &zero).unwrap().0, 1 << 30);
+        let missing = Real.probe(&host, &offer("accelerator:/dev/nvidia77")).unwrap_err();
         assert!(missing.contains("No such file"), "{missing}");
-        let no_device = Class.probe(&host, &offer("accelerator:/etc/hostname")).unwrap_err();
+        let no_device = Real.probe(&host, &offer("accelerator:/etc/hostname")).unwrap_err();
         assert!(no_device.contains("character device"), "{no_device}");
     }
 }

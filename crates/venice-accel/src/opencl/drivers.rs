@@ -1,0 +1,257 @@
+//! Vendors' drivers: what the confined host of a device needs of its machine.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use venice_service::{CallGroup, HostLimits, HostSpec, Measure, ServiceSecret};
+
+use super::found::OpenClDevice;
+use super::options::OpenClOptions;
+
+/// Directory in which the ICD loader looks for drivers.
+pub const VENDORS_DIR: &str = "/etc/OpenCL/vendors";
+/// Memory that a driver with its compiler takes beside the device's, in bytes.
+const DRIVER_BYTES: u64 = 1 << 30;
+/// Bytes of a file of bulk data, each of which takes a descriptor of the host.
+const BULK_FILE_BYTES: u64 = 16 << 20;
+/// Descriptors of a driver beside those of bulk data.
+const DRIVER_FILES: u64 = 512;
+/// Threads and processes of a driver beside one a processor.
+const DRIVER_PROCESSES: u32 = 128;
+/// Processor time of the host of a device that computes by itself, in percent of one processor.
+const FEEDER_CPU_PERCENT: u32 = 200;
+
+/// Advice for a machine without any driver.
+pub const NO_DRIVER: &str = "no OpenCL driver with a device is installed (Debian: apt install pocl-opencl-icd, for processors)";
+
+/// Needs of a driver.
+struct Driver {
+    /// Beginning of the name of its platform.
+    platform: &'static str,
+    /// Word for the platform, as a capability.
+    word: &'static str,
+    /// Device nodes; one that ends with `*` stands for all that begin so.
+    nodes: &'static [&'static str],
+    /// Files and trees that it reads.
+    read_paths: &'static [&'static str],
+    /// System calls.
+    calls: &'static [CallGroup],
+}
+
+/// Files and trees of the loader and every driver.
+const READ_PATHS: &[&str] = &[
+    "/etc/OpenCL",
+    "/etc/ld.so.cache",
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/lib",
+    // Processors and memory, which hwloc and LLVM look for.
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/sys/devices/system/cpu",
+    "/sys/devices/system/node",
+];
+
+/// Variables of every host: private places for what drivers compile and keep.
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("PATH", "/usr/bin:/bin"),
+    ("HOME", "/tmp"),
+    ("TMPDIR", "/tmp"),
+    ("POCL_CACHE_DIR", "/tmp/pocl-cache"),
+    ("CUDA_CACHE_PATH", "/tmp/cuda-cache"),
+    ("MESA_SHADER_CACHE_DIR", "/tmp/mesa-cache"),
+    ("NEO_CACHE_DIR", "/tmp/neo-cache"),
+];
+
+/// The drivers, each with the source of its needs. Only PoCL's are tested here.
+const DRIVERS: &[Driver] = &[
+    // PoCL links each kernel by the system's linker: lib/CL/pocl_llvm_build.cc.
+    Driver {
+        platform: "Portable Computing Language",
+        word: "pocl",
+        nodes: &[],
+        read_paths: &["/usr/share/pocl", "/usr/bin/ld"],
+        calls: &[CallGroup::Processes],
+    },
+    // The nodes and files that nvidia-container-cli gives a container for `compute`.
+    Driver {
+        platform: "NVIDIA CUDA",
+        word: "nvidia",
+        nodes: &["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia*"],
+        read_paths: &["/proc/driver/nvidia", "/sys/bus/pci", "/sys/devices", "/proc/devices"],
+        calls: &[CallGroup::Devices],
+    },
+    // ROCm: "Running ROCm Docker containers", --device=/dev/kfd --device=/dev/dri.
+    Driver {
+        platform: "AMD Accelerated Parallel Processing",
+        word: "amd",
+        nodes: &["/dev/kfd", "/dev/dri/renderD*"],
+        read_paths: &["/opt/rocm", "/sys/class/kfd", "/sys/class/drm", "/sys/devices"],
+        calls: &[CallGroup::Devices],
+    },
+];
+
+/// Needs of a driver that is not in the table: those of Mesa's and Intel's.
+const OTHER: Driver = Driver {
+    platform: "",
+    word: "",
+    nodes: &["/dev/dri/renderD*"],
+    read_paths: &["/usr/share", "/sys/class/drm", "/sys/dev/char", "/sys/bus/pci", "/sys/devices"],
+    calls: &[CallGroup::Devices, CallGroup::Processes],
+};
+
+/// Returns the word for a platform that the table has: `pocl`.
+pub fn word_of(platform: &str) -> Option<&'static str> {
+    driver_of(platform).map(|it| it.word)
+}
+
+fn driver_of(platform: &str) -> Option<&'static Driver> {
+    DRIVERS.iter().find(|it| platform.starts_with(it.platform))
+}
+
+/// Returns the host that serves a device of which `bytes` are granted. It has what the device's
+/// driver needs and this machine has.
+pub fn host_spec(device: &OpenClDevice, bytes: u64, secret: ServiceSecret) -> HostSpec {
+    let driver = driver_of(&device.platform).unwrap_or(&OTHER);
+    let processors = std::thread::available_parallelism().map_or(1, |it| it.get() as u32);
+    let mut spec = HostSpec::new(super::SERVICE, secret);
+    spec.devices = [&["/dev/null"], driver.nodes].concat().into_iter().flat_map(nodes).collect();
+    spec.devices.sort_unstable();
+    spec.devices.dedup();
+    spec.read_paths = read_paths(driver.read_paths);
+    spec.executable_scratch = true;
+    spec.environment =
+        ENVIRONMENT.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    spec.calls = driver.calls.to_vec();
+    spec.limits = HostLimits {
+        memory_bytes: bytes.saturating_add(DRIVER_BYTES),
+        cpu_percent: if device.is_cpu() { 100 * processors } else { FEEDER_CPU_PERCENT },
+        processes: DRIVER_PROCESSES.saturating_add(processors),
+        open_files: u32::try_from(bytes / BULK_FILE_BYTES + DRIVER_FILES).unwrap_or(u32::MAX),
+        scratch_bytes: DRIVER_BYTES / 4,
+        scratch_files: 1 << 14,
+        connections: 16,
+        start_ms: 30_000,
+        ..HostLimits::default()
+    };
+    // Its environment names places of the empty root; what recipients compile must stay in there.
+    spec.require = vec![Measure::EmptyRoot];
+    spec.options = OpenClOptions::new(device, bytes).to_text();
+    spec
+}
+
+/// Returns the device nodes of a pattern that are there, all of them character devices.
+fn nodes(pattern: &str) -> Vec<PathBuf> {
+    use std::os::unix::fs::FileTypeExt;
+    let is_node =
+        |path: &PathBuf| fs::metadata(path).is_ok_and(|it| it.file_type().is_char_device());
+    let Some(begin) = pattern.strip_suffix('*') else {
+        return [PathBuf::from(pattern)].into_iter().filter(is_node).collect();
+    };
+    let dir = Path::new(begin).parent().unwrap_or(Path::new("/dev"));
+    let all = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    all.filter(|path| path.to_string_lossy().starts_with(begin)).filter(is_node).collect()
+}
+
+/// Returns the paths that are there, without those below another one, and the trees of drivers that
+/// are installed elsewhere.
+fn read_paths(of_driver: &[&str]) -> Vec<PathBuf> {
+    let named = READ_PATHS.iter().chain(of_driver).map(PathBuf::from);
+    let elsewhere = driver_libraries(Path::new(VENDORS_DIR)).into_iter().map(|it| tree_of(&it));
+    let all: BTreeSet<PathBuf> = named.chain(elsewhere).filter(|path| path.exists()).collect();
+    let is_below = |path: &&PathBuf| path.ancestors().skip(1).any(|above| all.contains(above));
+    all.iter().filter(|path| !is_below(path)).cloned().collect()
+}
+
+/// Returns the drivers that are named by their paths, in a directory of `.icd` files: a line each.
+pub fn driver_libraries(vendors: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(vendors).into_iter().flatten().flatten().map(|entry| entry.path());
+    let icds = files.filter(|path| path.extension().is_some_and(|it| it == "icd"));
+    let libraries = icds.filter_map(|path| {
+        let text = fs::read_to_string(path).ok()?;
+        Some(PathBuf::from(text.lines().next()?.trim()))
+    });
+    let is_plain = |path: &PathBuf| {
+        let mut parts = path.components();
+        parts.next() == Some(Component::RootDir)
+            && parts.all(|part| matches!(part, Component::Normal(_)))
+    };
+    libraries.filter(is_plain).collect()
+}
+
+/// Returns the tree that a library is installed in, `/opt/pocl` for `/opt/pocl/lib/libpocl.so`; its
+/// directory where that would be a top-level one.
+fn tree_of(library: &Path) -> PathBuf {
+    let dir = library.parent().unwrap_or(library);
+    let is_lib = |path: &&Path| path.ends_with("lib") || path.ends_with("lib64");
+    let prefix = library.ancestors().find(is_lib).and_then(Path::parent);
+    let deep = |path: &&Path| path.components().count() > 2;
+    prefix.filter(deep).unwrap_or(dir).to_path_buf()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(platform: &str, class: &str) -> OpenClDevice {
+        OpenClDevice {
+            index: 3,
+            platform: platform.into(),
+            place: 1,
+            name: "device".into(),
+            class: class.into(),
+            version: String::new(),
+            driver: String::new(),
+            bytes: 1 << 30,
+            abilities: Vec::new(),
+            pci: None,
+        }
+    }
+
+    const SECRET: ServiceSecret = ServiceSecret::from_bytes([7; 32]);
+
+    #[test]
+    fn specs_are_valid() {
+        for platform in DRIVERS.iter().map(|it| it.platform).chain(["rusticl"]) {
+            let spec = host_spec(&device(platform, "gpu"), 1 << 34, SECRET);
+            assert_eq!(spec.check(), Ok(()), "{platform}");
+            let options = OpenClOptions::parse(&spec.options).unwrap();
+            assert_eq!(
+                options,
+                OpenClOptions { platform: platform.into(), place: 1, bytes: 1 << 34 }
+            );
+            assert!(spec.devices.contains(&"/dev/null".into()));
+            assert!(spec.limits.open_files >= 1024 + 512);
+        }
+    }
+
+    #[test]
+    fn pocl_gets_no_device_calls() {
+        let spec = host_spec(&device("Portable Computing Language", "cpu"), 1 << 30, SECRET);
+        assert_eq!(
+            (spec.calls, spec.devices),
+            (vec![CallGroup::Processes], vec!["/dev/null".into()])
+        );
+    }
+
+    #[test]
+    fn drivers_elsewhere_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        for (file, text) in [
+            ("a.icd", "/opt/pocl/lib/x86_64-linux-gnu/libpocl.so.2\n"),
+            ("b.icd", "libnvidia-opencl.so.1"),
+            ("c.icd", "/opt/../etc/libx.so"),
+            ("d.txt", "/opt/y/liby.so"),
+        ] {
+            fs::write(dir.path().join(file), text).unwrap();
+        }
+        let found = driver_libraries(dir.path());
+        assert_eq!(found, [PathBuf::from("/opt/pocl/lib/x86_64-linux-gnu/libpocl.so.2")]);
+        assert_eq!(tree_of(&found[0]), Path::new("/opt/pocl"));
+        assert_eq!(tree_of(Path::new("/usr/lib/libx.so")), Path::new("/usr/lib"));
+        assert_eq!(tree_of(Path::new("/opt/libx.so")), Path::new("/opt"));
+    }
+}

@@ -1,0 +1,685 @@
+//! The OpenCL service: carries out a recipient's commands on one device, inside its host.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `execute`, `boxes` | commands on the driver |
+//! | `build` | the thread that compiles |
+//! | `watch` | ends of commands, from the driver's threads |
+//! | `objects`, `extents` | what connections own |
+//! | `describe`, `output` | the device's description; what kernels print |
+
+mod boxes;
+mod build;
+mod describe;
+mod execute;
+mod extents;
+mod objects;
+mod output;
+mod watch;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use opencl_sys::{CL_INVALID_VALUE, cl_device_id, cl_event, cl_platform_id};
+use rustix::event::epoll;
+use venice_service::wire::MAX_PAYLOAD_BYTES;
+use venice_service::{
+    Answer, ConnectionId, HostContext, Request, Service, ServiceEntry, ServiceLimits, Status,
+};
+
+use self::build::{Build, Builder, Built, Handle, Outcome, Step};
+use self::execute::{Executor, created, done};
+use self::extents::Extents;
+use self::objects::{Kind, Objects, Owned};
+use self::output::Output;
+use self::watch::{Brought, Ended, Inbox, Watched};
+use super::SERVICE;
+use super::library::{Library, call};
+use super::options::OpenClOptions;
+use super::wire::{
+    ANSWER_BYTES, BinaryRequest, Blob, BuildKind, BuildRequest, Command, CommandKind, Description,
+    Notice, Place, Reader, Times, VERSION, decode, encode, opcode,
+};
+use crate::region::{RegionHost, key_of};
+
+/// The service in the list of a program that hosts it.
+pub const ENTRY: ServiceEntry = ServiceEntry { name: SERVICE, make };
+
+/// Requests of a connection that may be outstanding.
+const MAX_OUTSTANDING: u32 = 256;
+/// Bytes of notices beyond which a connection gets no output of kernels, until it reads.
+const MAX_OUTPUT_BYTES: usize = 1 << 20;
+/// Longest blob of a recipient in bytes.
+const MAX_BLOB_BYTES: u64 = 256 << 20;
+/// Name of the directory of included files in the scratch directory.
+const FILES: &str = "files";
+
+/// The device, and what all connections share.
+pub(crate) struct Donor {
+    library: &'static Library,
+    platform: cl_platform_id,
+    device: cl_device_id,
+    inbox: Arc<Inbox>,
+    region: RegionHost,
+    extents: RefCell<Extents>,
+}
+
+impl Donor {
+    /// Returns the address of a range that a connection has reserved.
+    fn place(&self, owner: ConnectionId, offset: u64, bytes: u64) -> Option<*mut c_void> {
+        if !self.extents.borrow().contains(owner, offset, bytes) {
+            return None;
+        }
+        // SAFETY: reserved ranges lie within the region.
+        Some(unsafe { self.region.base().add(offset as usize) }.cast())
+    }
+
+    /// Copies bytes out of a message or of the region.
+    fn blob(&self, owner: ConnectionId, blob: &Blob<'_>) -> Option<Vec<u8>> {
+        match blob {
+            Blob::Inline { bytes } => Some(bytes.to_vec()),
+            Blob::Region { place: Place { offset, bytes } } => {
+                let at = self.place(owner, *offset, *bytes)?;
+                if *bytes > MAX_BLOB_BYTES {
+                    return None;
+                }
+                let mut copied = vec![0_u8; *bytes as usize];
+                // SAFETY: `place` proves the source; the recipient may write there meanwhile, and
+                // any bytes will do.
+                unsafe {
+                    at.cast::<u8>().copy_to_nonoverlapping(copied.as_mut_ptr(), copied.len())
+                };
+                Some(copied)
+            }
+        }
+    }
+
+    /// Gives a reserved range back, and its memory to the machine.
+    fn give_back(&self, owner: ConnectionId, offset: u64) -> bool {
+        let Some(bytes) = self.extents.borrow_mut().give_back(owner, offset) else { return false };
+        self.region.discard(offset, bytes as usize)
+    }
+
+    /// Stores bytes in a new range of the owner's.
+    fn store(&self, owner: ConnectionId, bytes: &[u8]) -> Option<Place> {
+        let len = bytes.len() as u64;
+        let offset = self.extents.borrow_mut().reserve(owner, len)?;
+        let at = self.place(owner, offset, len)?;
+        // SAFETY: the range was reserved above, and is as long.
+        unsafe { bytes.as_ptr().copy_to_nonoverlapping(at.cast(), bytes.len()) };
+        Some(Place { offset, bytes: len })
+    }
+}
+
+/// State of a connection.
+#[derive(Debug, Default)]
+struct Connection {
+    objects: Objects,
+    /// Encoded notices.
+    notices: VecDeque<Vec<u8>>,
+    notice_bytes: usize,
+    /// Requests for notices.
+    polls: VecDeque<u64>,
+    /// Launched kernels that have not ended, for their output.
+    running: usize,
+}
+
+impl Connection {
+    fn notify(&mut self, notice: &Notice<'_>) {
+        let bytes = encode(notice);
+        self.notice_bytes += bytes.len();
+        self.notices.push_back(bytes);
+    }
+}
+
+/// The service.
+struct OpenCl {
+    donor: Donor,
+    builder: Builder,
+    output: Output,
+    /// Polls the inbox and the output.
+    wake: OwnedFd,
+    connections: BTreeMap<ConnectionId, Connection>,
+    /// Ended connections whose last commands still run, with the number of their queues.
+    leaving: BTreeMap<ConnectionId, usize>,
+    answers: VecDeque<(Answer, Vec<u8>)>,
+    description: Vec<u8>,
+}
+
+fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
+    let options = OpenClOptions::parse(&context.spec.options)?;
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let library = Box::leak(Box::new(Library::load().map_err(|error| text(&error))?));
+    let library: &'static Library = library;
+    let found = options.find(library).map_err(|error| text(&error))?;
+    let (platform, device) = found.ok_or_else(|| {
+        format!("no device {} of platform '{}' in the host", options.place, options.platform)
+    })?;
+    let key = key_of(context.spec.secret.as_bytes());
+    let region = RegionHost::serve(context, key, options.bytes)?;
+    let inbox = Inbox::new().map_err(|error| text(&error))?;
+    let donor = Donor {
+        library,
+        platform,
+        device,
+        inbox: Arc::clone(&inbox),
+        extents: RefCell::new(Extents::new(region.len_bytes())),
+        region,
+    };
+    let files = context.scratch_dir.join(FILES);
+    let service = OpenCl::new(donor, files).map_err(|error| text(&error))?;
+    Ok(Box::new(service))
+}
+
+impl OpenCl {
+    fn new(donor: Donor, files: PathBuf) -> std::io::Result<Self> {
+        let inbox = Arc::clone(&donor.inbox);
+        let files_dir = files.display().to_string();
+        let builder = Builder::start(donor.library, donor.device, files, Arc::clone(&inbox))?;
+        let output = Output::take_over()?;
+        let wake = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for fd in [inbox.bell(), output.fd()] {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&wake, fd, data, epoll::EventFlags::IN)?;
+        }
+        let description = Description {
+            device: describe::device(donor.library, donor.device),
+            platform: describe::platform(donor.library, donor.platform),
+            formats: describe::formats(donor.library, donor.device),
+            region_bytes: donor.region.len_bytes(),
+            region_port: donor.region.udp_port(),
+            files_dir,
+            has_placed_buffers: works_in_region(&donor),
+        };
+        Ok(Self {
+            donor,
+            builder,
+            output,
+            wake,
+            connections: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            answers: VecDeque::new(),
+            description: encode(&description),
+        })
+    }
+
+    fn answer(&mut self, connection: ConnectionId, id: u64, status: Status, payload: Vec<u8>) {
+        self.answers.push_back((Answer { connection, id, status }, payload));
+    }
+
+    /// Carries out the commands of a request.
+    fn submit(&mut self, connection: ConnectionId, payload: &[u8]) -> Status {
+        let Some(state) = self.connections.get_mut(&connection) else { return Status::MALFORMED };
+        let mut reader = Reader::new(payload);
+        while !reader.is_at_end() {
+            let Ok(command) = reader.take::<Command<'_>>() else { return Status::MALFORMED };
+            let (queue, event) = (command.queue, command.event);
+            let is_launch = matches!(command.kind, CommandKind::Launch { .. });
+            let objects = &mut state.objects;
+            let mut executor = Executor { donor: &self.donor, connection, objects };
+            match executor.execute(command) {
+                Ok(()) => state.running += usize::from(is_launch && event != 0),
+                Err((_, status)) if event != 0 => {
+                    state.notify(&Notice::Done { event, status, times: None, data: &[] });
+                }
+                Err((id, status)) => state.notify(&Notice::Failed { queue, id, status }),
+            }
+        }
+        Status::OK
+    }
+
+    fn reserve(&mut self, connection: ConnectionId, payload: &[u8]) -> (Status, Vec<u8>) {
+        let Ok(bytes) = decode::<u64>(payload) else { return (Status::MALFORMED, Vec::new()) };
+        match self.donor.extents.borrow_mut().reserve(connection, bytes) {
+            Some(offset) => (Status::OK, encode(&offset)),
+            None => (Status::BUSY, Vec::new()),
+        }
+    }
+
+    fn create_program(&mut self, connection: ConnectionId, payload: &[u8]) -> (Status, Vec<u8>) {
+        let Ok(request) = decode::<BinaryRequest<'_>>(payload) else {
+            return (Status::MALFORMED, Vec::new());
+        };
+        let Some(state) = self.connections.get_mut(&connection) else {
+            return (Status::MALFORMED, Vec::new());
+        };
+        let made = state.objects.get(request.context, Kind::Context).and_then(|context| {
+            let binary = self.donor.blob(connection, &request.binary).ok_or(CL_INVALID_VALUE)?;
+            load_program(&self.donor, context, request.is_il, &binary)
+        });
+        let made = made.map(|raw| Owned::new(self.donor.library, Kind::Program, raw));
+        let code = state.objects.add(request.id, Kind::Program, made).err().unwrap_or(0);
+        (Status::OK, encode(&code))
+    }
+
+    /// Gives a build to the builder. Returns the answer if there is one at once.
+    fn build(&mut self, connection: ConnectionId, request: u64, payload: &[u8]) -> Option<Status> {
+        let Ok(asked) = decode::<BuildRequest<'_>>(payload) else { return Some(Status::MALFORMED) };
+        let build = self.build_of(connection, request, &asked);
+        match build.map(|build| self.builder.put(build)) {
+            Ok(Ok(())) => None,
+            Ok(Err(_)) => Some(Status::BUSY),
+            Err(status) => {
+                let outcome = Outcome::Program(failed_build(status), None);
+                self.built(Built { connection, request, outcome });
+                None
+            }
+        }
+    }
+
+    fn build_of(
+        &self,
+        connection: ConnectionId,
+        request: u64,
+        asked: &BuildRequest<'_>,
+    ) -> Result<Build, i32> {
+        let state = self.connections.get(&connection).ok_or(CL_INVALID_VALUE)?;
+        let program = |id: u64| {
+            let raw = state.objects.get(id, Kind::Program)?;
+            done(call!(self.donor.library, clRetainProgram(raw)))?;
+            Ok(Owned::new(self.donor.library, Kind::Program, raw))
+        };
+        let step = match &asked.kind {
+            BuildKind::Build {} => Step::Build(program(asked.id)?),
+            BuildKind::Compile {} => {
+                let names = asked.names.iter().cloned();
+                let headers = names.zip(&asked.headers).map(|(name, id)| Ok((name, program(*id)?)));
+                let headers = headers.collect::<Result<_, i32>>()?;
+                Step::Compile { program: program(asked.id)?, headers }
+            }
+            BuildKind::Link { context, inputs } => {
+                let context = Handle(state.objects.get(*context, Kind::Context)?);
+                let inputs = inputs.iter().map(|id| program(*id)).collect::<Result<_, i32>>()?;
+                Step::Link { context, inputs }
+            }
+        };
+        let files = asked.files.iter().map(|file| {
+            let text = self.donor.blob(connection, &file.text).ok_or(CL_INVALID_VALUE)?;
+            Ok((file.name.to_owned(), text))
+        });
+        let files = files.collect::<Result<_, i32>>()?;
+        let options = asked.options.to_owned();
+        Ok(Build { connection, request, id: asked.id, step, options, files })
+    }
+
+    /// Asks the builder for a binary: a driver may compile for it.
+    fn binary(&mut self, connection: ConnectionId, request: u64, payload: &[u8]) -> Option<Status> {
+        let Ok(id) = decode::<u64>(payload) else { return Some(Status::MALFORMED) };
+        let Some(state) = self.connections.get(&connection) else { return Some(Status::MALFORMED) };
+        let program = state.objects.get(id, Kind::Program).and_then(|raw| {
+            done(call!(self.donor.library, clRetainProgram(raw)))?;
+            Ok(Owned::new(self.donor.library, Kind::Program, raw))
+        });
+        match program {
+            Ok(program) => {
+                let step = Step::Binary(program);
+                let (options, files) = (String::new(), Vec::new());
+                let build = Build { connection, request, id, step, options, files };
+                self.builder.put(build).err().map(|_| Status::BUSY)
+            }
+            Err(code) => {
+                self.built(Built { connection, request, outcome: Outcome::Binary(Err(code)) });
+                None
+            }
+        }
+    }
+
+    /// Answers a build.
+    fn built(&mut self, built: Built) {
+        let Built { connection, request, outcome } = built;
+        let Some(state) = self.connections.get_mut(&connection) else { return };
+        let bytes = match outcome {
+            Outcome::Program(mut result, linked) => {
+                if let Some((id, program)) = linked
+                    && let Err(code) = state.objects.add(id, Kind::Program, Ok(program))
+                {
+                    result.status = code;
+                }
+                encode(&result)
+            }
+            Outcome::Binary(Ok(binary)) => encode(&Some(&binary[..])),
+            Outcome::Binary(Err(_)) => encode(&None::<&[u8]>),
+        };
+        let answer = if bytes.len() <= ANSWER_BYTES {
+            encode(&Blob::Inline { bytes: &bytes })
+        } else {
+            match self.donor.store(connection, &bytes) {
+                Some(place) => encode(&Blob::Region { place }),
+                None => return self.answer(connection, request, Status::BUSY, Vec::new()),
+            }
+        };
+        self.answer(connection, request, Status::OK, answer);
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        let Ended { command, status } = ended;
+        if command.is_last {
+            return self.handle_farewell(command.connection);
+        }
+        let times = (command.has_times && status == 0)
+            .then(|| times_of(self.donor.library, command.handle.raw()))
+            .flatten();
+        let Some(state) = self.connections.get_mut(&command.connection) else { return };
+        state.running = state.running.saturating_sub(1);
+        let data = if command.is_read && status == 0 { &command.data[..] } else { &[] };
+        if command.event != 0 {
+            state.notify(&Notice::Done { event: command.event, status, times, data });
+        } else if status < 0 {
+            state.notify(&Notice::Failed { queue: command.queue, id: 0, status });
+        }
+    }
+
+    /// Sends what kernels have printed to the connection that runs some, else to the oldest one.
+    fn take_output(&mut self) {
+        let running = self.connections.values_mut().find(|state| state.running > 0);
+        let has_running = running.is_some();
+        let state = match running {
+            Some(state) => Some(state),
+            None => self.connections.values_mut().next(),
+        };
+        if !has_running && state.is_none() {
+            // Nobody is there to read it.
+            while self.output.next().is_some() {}
+            return;
+        }
+        let Some(state) = state else { return };
+        while state.notice_bytes < MAX_OUTPUT_BYTES {
+            let Some(bytes) = self.output.next() else { return };
+            state.notify(&Notice::Output { bytes: &bytes });
+        }
+    }
+
+    /// Lets the last commands of a connection that is gone end before its memory has another use.
+    fn leave(&mut self, connection: ConnectionId, state: &Connection) {
+        let mut queues = 0;
+        for queue in state.objects.queues() {
+            let mut event: cl_event = null_mut();
+            let marked = done(call!(
+                self.donor.library,
+                clEnqueueMarkerWithWaitList(queue, 0, std::ptr::null(), &raw mut event)
+            ));
+            let _ = call!(self.donor.library, clFlush(queue));
+            if marked.is_err() {
+                continue;
+            }
+            let last = Watched {
+                connection,
+                event: 0,
+                queue: 0,
+                handle: Owned::new(self.donor.library, Kind::Event, event),
+                has_times: false,
+                data: Vec::new(),
+                is_read: false,
+                is_last: true,
+            };
+            queues +=
+                usize::from(watch::watch(self.donor.library, &self.donor.inbox, last).is_ok());
+        }
+        self.leaving.insert(connection, queues);
+        if queues == 0 {
+            self.handle_farewell(connection);
+        }
+    }
+
+    fn handle_farewell(&mut self, connection: ConnectionId) {
+        let Some(queues) = self.leaving.get_mut(&connection) else { return };
+        *queues = queues.saturating_sub(1);
+        if *queues > 0 {
+            return;
+        }
+        self.leaving.remove(&connection);
+        for (offset, bytes) in self.donor.extents.borrow_mut().remove_owner(connection) {
+            let _ = self.donor.region.discard(offset, bytes as usize);
+        }
+    }
+
+    /// Moves notices into an answer.
+    fn poll_notices(&mut self, payload: &mut Vec<u8>) -> Option<Answer> {
+        let ready = self
+            .connections
+            .iter_mut()
+            .find(|(_, state)| !state.notices.is_empty() && !state.polls.is_empty());
+        let (connection, state) = ready?;
+        let id = state.polls.pop_front()?;
+        while let Some(notice) = state.notices.front() {
+            if !payload.is_empty() && payload.len() + notice.len() > MAX_PAYLOAD_BYTES {
+                break;
+            }
+            payload.extend_from_slice(notice);
+            state.notice_bytes -= notice.len();
+            state.notices.pop_front();
+        }
+        Some(Answer { connection: *connection, id, status: Status::OK })
+    }
+}
+
+impl Service for OpenCl {
+    fn name(&self) -> &'static str {
+        SERVICE
+    }
+
+    fn limits(&self) -> ServiceLimits {
+        let most = MAX_PAYLOAD_BYTES as u32;
+        ServiceLimits {
+            max_request_bytes: most,
+            max_answer_bytes: most,
+            max_outstanding: MAX_OUTSTANDING,
+        }
+    }
+
+    fn handle_connect(&mut self, _now_ns: u64, connection: ConnectionId) {
+        self.connections.insert(connection, Connection::default());
+    }
+
+    fn handle_request(&mut self, _now_ns: u64, request: Request<'_>) {
+        let Request { connection, id, opcode, payload } = request;
+        let (status, answer) = match opcode {
+            opcode::DESCRIBE => match decode::<u16>(payload) {
+                Ok(VERSION) => (Status::OK, self.description.clone()),
+                Ok(_) | Err(_) => (Status::MALFORMED, Vec::new()),
+            },
+            opcode::SUBMIT => (self.submit(connection, payload), Vec::new()),
+            opcode::POLL => {
+                if let Some(state) = self.connections.get_mut(&connection) {
+                    state.polls.push_back(id);
+                }
+                return;
+            }
+            opcode::RESERVE => self.reserve(connection, payload),
+            opcode::GIVE_BACK => match decode::<u64>(payload) {
+                Ok(offset) if self.donor.give_back(connection, offset) => (Status::OK, Vec::new()),
+                Ok(_) | Err(_) => (Status::MALFORMED, Vec::new()),
+            },
+            opcode::CREATE_PROGRAM => self.create_program(connection, payload),
+            opcode::BUILD => match self.build(connection, id, payload) {
+                None => return,
+                Some(status) => (status, Vec::new()),
+            },
+            opcode::BINARY => match self.binary(connection, id, payload) {
+                None => return,
+                Some(status) => (status, Vec::new()),
+            },
+            opcode::SYNC => (Status::OK, Vec::new()),
+            _ => (Status::UNKNOWN_OPCODE, Vec::new()),
+        };
+        self.answer(connection, id, status, answer);
+    }
+
+    fn handle_disconnect(&mut self, _now_ns: u64, connection: ConnectionId) {
+        self.answers.retain(|(answer, _)| answer.connection != connection);
+        if let Some(state) = self.connections.remove(&connection) {
+            self.leave(connection, &state);
+        }
+    }
+
+    fn handle_wake(&mut self, _now_ns: u64) {
+        // What a kernel prints comes before its end.
+        let brought = self.donor.inbox.take();
+        self.take_output();
+        for brought in brought {
+            match brought {
+                Brought::Ended(ended) => self.ended(ended),
+                Brought::Freed { connection, id } => {
+                    if let Some(state) = self.connections.get_mut(&connection) {
+                        state.notify(&Notice::Freed { id });
+                    }
+                }
+                Brought::Built(built) => self.built(built),
+            }
+        }
+    }
+
+    fn poll_answer(&mut self, _now_ns: u64, payload: &mut Vec<u8>) -> Option<Answer> {
+        if let Some((answer, bytes)) = self.answers.pop_front() {
+            payload.extend_from_slice(&bytes);
+            return Some(answer);
+        }
+        self.poll_notices(payload)
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wake.as_fd())
+    }
+}
+
+/// Returns the result of a build that could not begin.
+fn failed_build(status: i32) -> super::wire::BuildResult {
+    super::wire::BuildResult {
+        status,
+        log: String::new(),
+        binary_type: 0,
+        global_bytes: 0,
+        kernels: Vec::new(),
+    }
+}
+
+/// Makes a program of a binary or of SPIR-V.
+fn load_program(
+    donor: &Donor,
+    context: *mut c_void,
+    is_il: bool,
+    binary: &[u8],
+) -> Result<*mut c_void, i32> {
+    let (library, device) = (donor.library, donor.device);
+    let len = binary.len();
+    if is_il {
+        let at = binary.as_ptr().cast();
+        return created(|code| call!(library, clCreateProgramWithIL(context, at, len, code)));
+    }
+    let mut at = binary.as_ptr();
+    let (at, len, device) = (&raw mut at, &raw const len, &raw const device);
+    created(|code| {
+        call!(library, clCreateProgramWithBinary(context, 1, device, len, at, null_mut(), code))
+    })
+}
+
+/// Returns the times of an ended command; `None` if the driver has none.
+fn times_of(library: &Library, event: cl_event) -> Option<Times> {
+    const NAMES: [u32; 4] = [
+        opencl_sys::CL_PROFILING_COMMAND_QUEUED,
+        opencl_sys::CL_PROFILING_COMMAND_SUBMIT,
+        opencl_sys::CL_PROFILING_COMMAND_START,
+        opencl_sys::CL_PROFILING_COMMAND_END,
+    ];
+    let mut ns = [0_u64; 4];
+    for (value, name) in ns.iter_mut().zip(NAMES) {
+        let at = (&raw mut *value).cast();
+        let asked =
+            call!(library, clGetEventProfilingInfo(event, name, size_of::<u64>(), at, null_mut()));
+        done(asked).ok()?;
+    }
+    Some(Times { ns })
+}
+
+/// True if the device works on buffers in place: what it stores in one that lies in the region is
+/// seen there without a transfer, and the reverse.
+fn works_in_region(donor: &Donor) -> bool {
+    let tried = || -> Result<bool, i32> {
+        const BYTES: u64 = 4096;
+        let (library, device) = (donor.library, donor.device);
+        let class = library.device_info(device, opencl_sys::CL_DEVICE_TYPE);
+        let class = class.map(|value| super::library::number(&value)).unwrap_or(0);
+        if class & opencl_sys::CL_DEVICE_TYPE_CPU == 0 {
+            return Ok(false);
+        }
+        let nobody = ConnectionId(u64::MAX);
+        let offset = donor.extents.borrow_mut().reserve(nobody, BYTES).ok_or(CL_INVALID_VALUE)?;
+        let at = donor.place(nobody, offset, BYTES).ok_or(CL_INVALID_VALUE)?;
+        let placed = fill_in_place(library, device, at.cast(), BYTES as usize);
+        donor.give_back(nobody, offset);
+        placed
+    };
+    tried().unwrap_or(false)
+}
+
+fn fill_in_place(
+    library: &'static Library,
+    device: cl_device_id,
+    at: *mut u8,
+    bytes: usize,
+) -> Result<bool, i32> {
+    let make = |kind, raw| Owned::new(library, kind, raw);
+    let device = &raw const device;
+    let context = make(
+        Kind::Context,
+        created(|code| {
+            call!(library, clCreateContext(std::ptr::null(), 1, device, None, null_mut(), code))
+        })?,
+    );
+    // SAFETY: the caller passes the address of a device that its platform has.
+    let device = unsafe { *device };
+    let queue = make(
+        Kind::Queue,
+        created(|code| call!(library, clCreateCommandQueue(context.raw(), device, 0, code)))?,
+    );
+    let flags = opencl_sys::CL_MEM_USE_HOST_PTR;
+    let buffer = make(
+        Kind::Memory,
+        created(|code| {
+            call!(library, clCreateBuffer(context.raw(), flags, bytes, at.cast(), code))
+        })?,
+    );
+    static PATTERN: u8 = 0xA7;
+    let pattern = (&raw const PATTERN).cast();
+    done(call!(
+        library,
+        clEnqueueFillBuffer(
+            queue.raw(),
+            buffer.raw(),
+            pattern,
+            1,
+            0,
+            bytes,
+            0,
+            std::ptr::null(),
+            null_mut()
+        )
+    ))?;
+    done(call!(library, clFinish(queue.raw())))?;
+    let mut read = 0_u8;
+    // SAFETY: the caller's range has `bytes` bytes, which nobody else uses.
+    let is_stored = unsafe { at.add(bytes - 1).read_volatile() == PATTERN };
+    // SAFETY: as above.
+    unsafe { at.write_volatile(!PATTERN) };
+    let into = (&raw mut read).cast();
+    done(call!(
+        library,
+        clEnqueueReadBuffer(
+            queue.raw(),
+            buffer.raw(),
+            1,
+            0,
+            1,
+            into,
+            0,
+            std::ptr::null(),
+            null_mut()
+        )
+    ))?;
+    Ok(is_stored && read == !PATTERN)
+}

@@ -1,0 +1,146 @@
+//! Watched commands: the driver's threads tell of their ends, the host's thread takes them in.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use opencl_sys::{CL_COMPLETE, cl_event, cl_int, cl_mem};
+use rustix::event::{EventfdFlags, eventfd};
+use venice_service::ConnectionId;
+
+use super::build::Built;
+use super::objects::Owned;
+use crate::opencl::library::{Library, OpenClError, call, check};
+
+/// Something that a thread of the driver or of the service has brought.
+#[derive(Debug)]
+pub(super) enum Brought {
+    /// A watched command has ended.
+    Ended(Ended),
+    /// Nothing uses a placed buffer any more.
+    Freed { connection: ConnectionId, id: u64 },
+    /// A build has ended.
+    Built(Built),
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) command: Watched,
+    pub(super) status: cl_int,
+}
+
+/// A command on its way.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) connection: ConnectionId,
+    /// Id of its event; 0: none.
+    pub(super) event: u64,
+    /// Id of its queue.
+    pub(super) queue: u64,
+    /// The driver's event.
+    pub(super) handle: Owned,
+    pub(super) has_times: bool,
+    /// Bytes that it reads or stores.
+    pub(super) data: Vec<u8>,
+    /// True if `data` is for the recipient.
+    pub(super) is_read: bool,
+    /// True for the last command of a queue whose connection is gone.
+    pub(super) is_last: bool,
+}
+
+/// Box of what threads bring, with a bell.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    brought: Mutex<Vec<Brought>>,
+    is_rung: AtomicBool,
+    bell: OwnedFd,
+}
+
+impl Inbox {
+    pub(super) fn new() -> io::Result<Arc<Self>> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Self { brought: Mutex::default(), is_rung: AtomicBool::new(false), bell }))
+    }
+
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    pub(super) fn put(&self, brought: Brought) {
+        self.brought.lock().unwrap_or_else(PoisonError::into_inner).push(brought);
+        if !self.is_rung.swap(true, Ordering::AcqRel) {
+            // Fails only when the counter is full: then it is readable.
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Takes all that was brought, and silences the bell.
+    pub(super) fn take(&self) -> Vec<Brought> {
+        let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+        self.is_rung.store(false, Ordering::Release);
+        std::mem::take(&mut *self.brought.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Watches a command: the inbox gets it when it ends.
+///
+/// # Errors
+/// That of `clSetEventCallback`.
+pub(super) fn watch(
+    library: &Library,
+    inbox: &Arc<Inbox>,
+    command: Watched,
+) -> Result<(), OpenClError> {
+    let event: cl_event = command.handle.raw();
+    let boxed = Box::into_raw(Box::new((Arc::clone(inbox), command)));
+    let code = call!(
+        library,
+        clSetEventCallback(event, CL_COMPLETE, Some(on_end), boxed.cast::<c_void>())
+    );
+    let set = code.and_then(|code| check("clSetEventCallback", code));
+    if set.is_err() {
+        // SAFETY: the driver did not take the pointer, which came from a box above.
+        drop(unsafe { Box::from_raw(boxed) });
+    }
+    set
+}
+
+/// Takes a command's end from a thread of the driver.
+extern "C" fn on_end(_event: cl_event, status: cl_int, user: *mut c_void) {
+    // SAFETY: `watch` gave this pointer for one call of this function, and keeps none itself.
+    let (inbox, command) = *unsafe { Box::from_raw(user.cast::<(Arc<Inbox>, Watched)>()) };
+    inbox.put(Brought::Ended(Ended { command, status }));
+}
+
+/// Watches the end of a placed buffer.
+///
+/// # Errors
+/// That of `clSetMemObjectDestructorCallback`.
+pub(super) fn watch_memory(
+    library: &Library,
+    inbox: &Arc<Inbox>,
+    memory: cl_mem,
+    of: (ConnectionId, u64),
+) -> Result<(), OpenClError> {
+    let boxed = Box::into_raw(Box::new((Arc::clone(inbox), of)));
+    let code = call!(
+        library,
+        clSetMemObjectDestructorCallback(memory, Some(on_freed), boxed.cast::<c_void>())
+    );
+    let set = code.and_then(|code| check("clSetMemObjectDestructorCallback", code));
+    if set.is_err() {
+        // SAFETY: the driver did not take the pointer, which came from a box above.
+        drop(unsafe { Box::from_raw(boxed) });
+    }
+    set
+}
+
+extern "C" fn on_freed(_memory: cl_mem, user: *mut c_void) {
+    // SAFETY: `watch_memory` gave this pointer for one call of this function.
+    let boxed = unsafe { Box::from_raw(user.cast::<(Arc<Inbox>, (ConnectionId, u64))>()) };
+    let (inbox, (connection, id)) = *boxed;
+    inbox.put(Brought::Freed { connection, id });
+}

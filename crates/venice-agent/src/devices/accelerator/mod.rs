@@ -1,0 +1,101 @@
+//! GPUs and other accelerators, in families that differ by how they are named and served.
+
+mod emulated;
+mod opencl;
+mod real;
+
+use venice_control::ResourceSpec;
+use venice_service::{HostSpec, ServiceSecret};
+
+use super::class::{Candidate, DeviceClass};
+use super::host::Host;
+use super::identity::Identity;
+use super::offer::Offer;
+
+pub(super) use real::pci_addresses;
+
+/// Accelerators that are named and served in one way.
+trait Family: DeviceClass {
+    /// True for the names of its devices.
+    fn has(&self, address: &str) -> bool;
+}
+
+/// The families.
+const FAMILIES: [&dyn Family; 3] = [&real::Real, &emulated::Emulated, &opencl::OpenCl];
+
+/// The class.
+pub(super) struct Class;
+
+/// Returns the family of a device; that of device nodes for a name that none has.
+fn family(address: &str) -> &'static dyn Family {
+    FAMILIES.into_iter().find(|family| family.has(address)).unwrap_or(&real::Real)
+}
+
+impl DeviceClass for Class {
+    fn form(&self) -> &'static str {
+        "PATH[=SIZE], accelerator:opencl[NUMBER][=SIZE], accelerator:emulated[NUMBER][=SIZE],SERVICE"
+    }
+
+    fn check_text(&self, offer: &Offer) -> Result<(), String> {
+        if FAMILIES.iter().any(|family| family.has(&offer.address)) {
+            return family(&offer.address).check_text(offer);
+        }
+        Err("the path must begin with /, or name it opencl[NUMBER] or emulated[NUMBER]".to_owned())
+    }
+
+    fn probe(&self, host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
+        family(&offer.address).probe(host, offer)
+    }
+
+    fn list(&self, host: &Host) -> Vec<Candidate> {
+        FAMILIES.iter().flat_map(|family| family.list(host)).collect()
+    }
+
+    fn is_there(&self, host: &Host, spec: &ResourceSpec) -> bool {
+        family(&spec.address).is_there(host, spec)
+    }
+
+    fn is_shared(&self, host: &Host, address: &str) -> bool {
+        family(address).is_shared(host, address)
+    }
+
+    fn service(&self, host: &Host, spec: &ResourceSpec, secret: ServiceSecret) -> Option<HostSpec> {
+        family(&spec.address).service(host, spec, secret)
+    }
+
+    fn identity(&self, host: &Host, address: &str) -> Identity {
+        family(address).identity(host, address)
+    }
+}
+
+/// Returns the number in a name of this stem, 0 if it has none: `opencl`, `opencl1`; `None` for
+/// another name.
+fn number_after(stem: &str, name: &str) -> Option<usize> {
+    match name.strip_prefix(stem)? {
+        "" => Some(0),
+        digits if digits.bytes().all(|it| it.is_ascii_digit()) => digits.parse().ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn form_names_every_family() {
+        for family in FAMILIES {
+            assert!(Class.form().contains(family.form()), "{}", family.form());
+        }
+    }
+
+    #[test]
+    fn names_belong_to_one_family() {
+        for name in ["/dev/nvidia0", "opencl", "opencl12", "emulated", "emulated3"] {
+            assert_eq!(FAMILIES.iter().filter(|family| family.has(name)).count(), 1, "{name}");
+        }
+        for name in ["nvidia0", "openclx", "opencl-1", "emulatedx", ""] {
+            assert!(!FAMILIES.iter().any(|family| family.has(name)), "{name}");
+        }
+    }
+}
