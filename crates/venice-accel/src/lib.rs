@@ -5,4 +5,5 @@
 
 pub mod mailbox;
 pub mod opencl;
+pub mod pool;
 pub mod region;

@@ -270,6 +270,19 @@ impl Mailboxes {
         }
     }
 
+    /// Waits for the tasks that are started, and drops their results.
+    ///
+    /// # Errors
+    /// Fails if the host is lost.
+    pub fn finish_all(&mut self) -> Result<(), MailboxError> {
+        for mailbox in 0..self.shape().mailboxes {
+            if self.states[mailbox as usize].is_started {
+                self.wait(mailbox)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the completion of a mapped mailbox, if it is flagged.
     fn poll_mapped(&mut self, mailbox: u32) -> Result<Option<TaskResult>, MailboxError> {
         let head = self.shape().places(mailbox).head;

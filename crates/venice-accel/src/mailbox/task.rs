@@ -86,6 +86,21 @@ impl Executable {
         self
     }
 
+    /// Returns the most bytes of output for an input: the end of the last range of the output among
+    /// the arguments; the length of the input if there is none, or if one reaches to the end; 8 for
+    /// the built-in function `sum`.
+    pub fn output_bytes(&self, input_bytes: u64) -> u64 {
+        if matches!(self.code, Code::BuiltIn) && self.name == "sum" {
+            return 8;
+        }
+        let end = |argument: &Argument| match argument {
+            Argument::Output { bytes: u64::MAX, .. } => Some(input_bytes),
+            Argument::Output { offset, bytes } => Some(offset.saturating_add(*bytes)),
+            Argument::Value(_) | Argument::Input { .. } | Argument::Local(_) => None,
+        };
+        self.arguments.iter().filter_map(end).max().unwrap_or(input_bytes)
+    }
+
     /// Returns the number that is argument `at`, if it is one.
     pub fn number(&self, at: usize) -> Option<u64> {
         match self.arguments.get(at)? {

@@ -3,4 +3,5 @@
 mod common;
 mod confined;
 mod mailbox;
+mod pool;
 mod region;
