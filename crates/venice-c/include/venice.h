@@ -42,7 +42,8 @@ typedef enum venice_status {
     VENICE_WOULD_BLOCK = 11,  /* arm, poll the descriptor, and repeat the call */
     VENICE_TIMED_OUT = 12,    /* the call did not complete in time */
     VENICE_CLOSED = 13,       /* the other side of a channel has closed */
-    VENICE_LOST = 14          /* the other side of a channel is gone without closing */
+    VENICE_LOST = 14,         /* the other side of a channel is gone without closing */
+    VENICE_TASK_FAILED = 15   /* a task failed on an accelerator */
 } venice_status;
 
 /* The version of this library, "0.1.0". */
@@ -327,6 +328,77 @@ venice_status venice_call_service(venice_service *service, uint16_t operation, c
 
 /* Closes the connection. NULL is ignored. */
 void venice_close_service(venice_service *service);
+
+/* Accelerators that run tasks together. Each has two tasks in flight: one is transferred while the other
+ * runs. A task whose accelerator is lost runs on another one. One thread at a time. */
+typedef struct venice_pool venice_pool;
+
+/* What runs on an accelerator. Begin with VENICE_EXECUTABLE. */
+typedef enum venice_code_kind {
+    VENICE_BUILT_IN = 1,      /* a function that the accelerator has */
+    VENICE_OPENCL_SOURCE = 2, /* source in OpenCL C */
+    VENICE_SPIR_V = 3,
+    VENICE_DEVICE_BINARY = 4  /* a program that the device's driver made */
+} venice_code_kind;
+
+typedef enum venice_argument_kind {
+    VENICE_VALUE = 1,         /* `value_bytes` at `value`, 4096 at most */
+    VENICE_INPUT = 2,         /* a range of the input: `offset`, and `bytes` or UINT64_MAX, to its end */
+    VENICE_OUTPUT = 3,        /* a range of the output */
+    VENICE_LOCAL = 4          /* `bytes` of memory of a work-group */
+} venice_argument_kind;
+
+typedef struct venice_argument {
+    uint32_t kind;            /* venice_argument_kind */
+    const void *value;
+    size_t value_bytes;
+    uint64_t offset;
+    uint64_t bytes;
+} venice_argument;
+
+typedef struct venice_executable {
+    size_t struct_bytes;      /* sizeof(venice_executable) */
+    uint32_t code_kind;       /* venice_code_kind */
+    const char *name;         /* of the function or kernel: "fft" */
+    const char *options;      /* of the build; NULL: none */
+    const void *code;         /* NULL for a built-in function */
+    size_t code_bytes;
+    uint64_t global[3];       /* work items in each dimension; 0: unused */
+    uint64_t local[3];        /* work items of a group; 0: the device chooses */
+    const venice_argument *arguments;
+    size_t argument_count;
+} venice_executable;
+
+#define VENICE_EXECUTABLE \
+    { sizeof(venice_executable), VENICE_BUILT_IN, NULL, NULL, NULL, 0, { 0 }, { 0 }, NULL, 0 }
+
+/* One run of an executable. */
+typedef struct venice_task {
+    const void *input;
+    size_t input_bytes;
+    void *output;             /* no two tasks share bytes of their outputs */
+    size_t output_bytes;      /* the room at `output` before, the length of the output after the call */
+} venice_task;
+
+/* Gets `count` accelerators with mailboxes that have all the capabilities in `needs`, separated by commas:
+ * "fft"; NULL: any. venice_free_pool() gives them back. */
+venice_status venice_get_pool(const venice_rack *rack, uint32_t count, const char *needs,
+                              const venice_device_options *options, venice_pool **pool);
+
+/* Opens the accelerators that this program was started with, by "venice get accelerator:fft=3 -- PROGRAM". */
+venice_status venice_pool_from_grants(venice_pool **pool);
+
+/* Runs the executable on the input of each of the `count` tasks, and waits for all of them.
+ * VENICE_TASK_FAILED: one failed, and no more were started. VENICE_DEVICE_LOST: all accelerators are
+ * lost. After an error any output may have been written. */
+venice_status venice_pool_map(venice_pool *pool, const venice_executable *executable,
+                              venice_task *tasks, size_t count);
+
+/* Returns the number of accelerators that are not lost; 0 for NULL. */
+size_t venice_pool_size(const venice_pool *pool);
+
+/* Closes the pool, and gives back the accelerators of venice_get_pool(). NULL is ignored. */
+void venice_free_pool(venice_pool *pool);
 
 /* The progress of a transferred grant. */
 typedef enum venice_transfer_state {

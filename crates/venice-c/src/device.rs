@@ -69,7 +69,7 @@ impl DeviceHandle {
 ///
 /// # Safety
 /// The requirements of [`crate::arguments`].
-unsafe fn options(options: *const Options) -> Result<DeviceOptions, Error> {
+pub(crate) unsafe fn options(options: *const Options) -> Result<DeviceOptions, Error> {
     let mut meant = DeviceOptions::default();
     // SAFETY: guaranteed by the caller; every version of the struct begins with its length.
     let struct_bytes = match unsafe { options.cast::<usize>().as_ref() } {

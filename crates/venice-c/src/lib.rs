@@ -11,6 +11,7 @@ mod copies;
 mod device;
 mod memory;
 mod paged;
+mod pool;
 mod rack;
 mod region;
 mod service;

@@ -40,6 +40,8 @@ pub enum Status {
     Closed = 13,
     /// The other side of a channel is gone without closing.
     Lost = 14,
+    /// A task failed on an accelerator.
+    TaskFailed = 15,
 }
 
 thread_local! {
@@ -55,6 +57,7 @@ pub fn status_of(outcome: Result<(), Error>) -> Status {
         Error::NoRoom(_) => Status::NoRoom,
         Error::DonorLost { .. } => Status::DonorLost,
         Error::DeviceLost { .. } => Status::DeviceLost,
+        Error::Task { .. } => Status::TaskFailed,
         Error::OutOfRange { .. } => Status::OutOfRange,
         Error::Unaligned(_) => Status::Unaligned,
         Error::Invalid(_) => Status::Invalid,

@@ -40,6 +40,16 @@ pub enum Error {
         /// The reason.
         why: String,
     },
+    /// A task failed on an accelerator.
+    #[error("task {task} failed on the accelerator of {node}: {why}")]
+    Task {
+        /// Number of its input, from 0.
+        task: usize,
+        /// The node.
+        node: String,
+        /// The reason.
+        why: String,
+    },
     /// The range lies outside the memory.
     #[error("out of range: bytes {offset}+{len_bytes} of {size_bytes}")]
     OutOfRange {

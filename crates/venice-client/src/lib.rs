@@ -7,6 +7,7 @@
 //! - [`PagedMemory`]: regions at ordinary addresses, larger than their resident part;
 //! - [`ObjectCache`]: a victim store for small caches, with Put and Get;
 //! - [`Device`]: a granted accelerator, storage or network card of another node, with its service;
+//! - [`accel`]: accelerators that run tasks, one or several together;
 //! - [`channel`]: messages, streams and registered memory between two programs, without a rack.
 //!
 //! ```no_run
@@ -34,6 +35,7 @@
 //! asynchronous program makes them where blocking is allowed.
 #![forbid(unsafe_code)]
 
+pub mod accel;
 pub mod channel;
 mod device;
 mod error;

@@ -28,6 +28,7 @@ fn class_name(error: &Error) -> &'static str {
         Error::NoRoom(_) => "NoRoom",
         Error::DonorLost { .. } => "DonorLost",
         Error::DeviceLost { .. } => "DeviceLost",
+        Error::Task { .. } => "TaskFailed",
         Error::OutOfRange { .. } => "OutOfRange",
         Error::Unaligned(_) => "Unaligned",
         Error::Invalid(_) => "Invalid",

@@ -3,6 +3,7 @@
 //!
 //! The interpreter's lock is released while memory is borrowed, read or written.
 
+mod accel;
 mod buffers;
 mod cache;
 mod channel;
@@ -19,6 +20,8 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _venice {
+    #[pymodule_export]
+    use super::accel::{Kernel, Pool};
     #[pymodule_export]
     use super::cache::ObjectCache;
     #[pymodule_export]

@@ -71,6 +71,12 @@ impl Options {
 #[derive(Debug)]
 pub struct Rack(venice_client::Rack);
 
+impl Rack {
+    pub(crate) fn client(&self) -> &venice_client::Rack {
+        &self.0
+    }
+}
+
 #[pymethods]
 impl Rack {
     fn monitor(&self) -> &str {

@@ -5,7 +5,7 @@ use super::donor::{Completion, DonorCounts, MailboxDonor, Ticket};
 use super::executor::{Executor, MailboxMemory, TaskBuffers};
 use super::layout::{Attention, MAGIC, Places, Shape, VERSION, at};
 use super::outcome::{Outcome, ResultCode, TaskError};
-use super::task::Task;
+use super::task::{RequestError, Task};
 
 /// An accelerator and its mailboxes.
 ///
@@ -95,6 +95,41 @@ impl<M: MailboxMemory> MailboxDevice<M> {
         self.donor.counts()
     }
 
+    /// Fills a mailbox and starts a task in it, as a recipient does: for a device in memory of the
+    /// program's own. False if the input or a buffer is longer than the mailbox's.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    ///
+    /// # Panics
+    /// If there is no such mailbox.
+    pub fn start(&self, mailbox: u32, task: &Task, input: &[u8]) -> Result<bool, RequestError> {
+        let places = self.shape.places(mailbox);
+        let mut request = Vec::new();
+        task.emit(&mut request)?;
+        let is_short = request.len() as u64 <= self.shape.request_bytes
+            && input.len() as u64 <= self.shape.input_bytes;
+        let start = places.head + at::START;
+        Ok(is_short
+            && self.memory.write(places.input, input)
+            && self.memory.write(places.request, &request)
+            && self.memory.store_word(places.head + at::REQUEST_BYTES, request.len() as u64)
+            && self
+                .memory
+                .load_word(start)
+                .is_some_and(|last| self.memory.store_word(start, last.wrapping_add(1))))
+    }
+
+    /// Reads the first bytes of a mailbox's return buffer; false beyond its end.
+    ///
+    /// # Panics
+    /// If there is no such mailbox.
+    #[must_use]
+    pub fn read_output(&self, mailbox: u32, into: &mut [u8]) -> bool {
+        let is_inside = into.len() as u64 <= self.shape.return_bytes;
+        is_inside && self.memory.read(self.shape.places(mailbox).output, into)
+    }
+
     /// Returns the memory.
     pub fn memory(&self) -> &M {
         &self.memory
@@ -145,54 +180,24 @@ impl<M: MailboxMemory> MailboxDevice<M> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-
     use proptest::prelude::*;
 
     use super::super::emulated::EmulatedAccelerator;
+    use super::super::executor::PrivateMemory;
     use super::super::outcome::TaskResult;
     use super::super::task::Executable;
     use super::*;
 
-    struct Memory(RefCell<Vec<u8>>);
-
-    impl MailboxMemory for Memory {
-        fn read(&self, offset: u64, into: &mut [u8]) -> bool {
-            let bytes = self.0.borrow();
-            let from = bytes.get(offset as usize..).and_then(|rest| rest.get(..into.len()));
-            from.map(|from| into.copy_from_slice(from)).is_some()
-        }
-
-        fn write(&self, offset: u64, from: &[u8]) -> bool {
-            let mut bytes = self.0.borrow_mut();
-            let into = bytes.get_mut(offset as usize..).and_then(|rest| rest.get_mut(..from.len()));
-            into.map(|into| into.copy_from_slice(from)).is_some()
-        }
-
-        fn load_word(&self, offset: u64) -> Option<u64> {
-            let mut word = [0; 8];
-            self.read(offset, &mut word).then(|| u64::from_le_bytes(word))
-        }
-
-        fn store_word(&self, offset: u64, word: u64) -> bool {
-            self.write(offset, &word.to_le_bytes())
-        }
-
-        fn address(&self, _offset: u64, _len: u64) -> Option<*mut u8> {
-            None
-        }
-    }
-
     const SHAPE: Shape =
         Shape { mailboxes: 2, request_bytes: 4096, input_bytes: 8192, return_bytes: 8192 };
 
-    fn device(model: &str) -> MailboxDevice<Memory> {
-        let memory = Memory(RefCell::new(vec![0; SHAPE.region_bytes() as usize]));
+    fn device(model: &str) -> MailboxDevice<PrivateMemory> {
+        let memory = PrivateMemory::new(SHAPE.region_bytes() as usize);
         let executor = Box::new(EmulatedAccelerator::new(model.parse().unwrap()));
         MailboxDevice::new(memory, SHAPE, executor, 1).unwrap()
     }
 
-    fn start(device: &MailboxDevice<Memory>, mailbox: u32, sequence: u64, request: &[u8]) {
+    fn start(device: &MailboxDevice<PrivateMemory>, mailbox: u32, sequence: u64, request: &[u8]) {
         let (places, memory) = (SHAPE.places(mailbox), device.memory());
         assert!(memory.write(places.request, request));
         let len = request.len() as u64;
@@ -207,7 +212,7 @@ mod tests {
     }
 
     /// Lets virtual time pass until nothing is due; returns time and result of each completion.
-    fn run(device: &mut MailboxDevice<Memory>, mut now_ns: u64) -> Vec<(u64, TaskResult)> {
+    fn run(device: &mut MailboxDevice<PrivateMemory>, mut now_ns: u64) -> Vec<(u64, TaskResult)> {
         let mut done = Vec::new();
         loop {
             device.look(now_ns);

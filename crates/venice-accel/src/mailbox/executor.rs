@@ -1,5 +1,7 @@
 //! The seam between mailboxes and accelerators.
 
+use std::cell::RefCell;
+
 use super::outcome::{Outcome, ResultCode, TaskError};
 use super::task::Task;
 
@@ -40,6 +42,44 @@ impl MailboxMemory for crate::region::RegionHost {
 
     fn address(&self, offset: u64, len: u64) -> Option<*mut u8> {
         self.at(offset, usize::try_from(len).ok()?)
+    }
+}
+
+/// Memory of one thread: for accelerators of the program's own, and for virtual time.
+#[derive(Debug)]
+pub struct PrivateMemory(RefCell<Vec<u8>>);
+
+impl PrivateMemory {
+    /// Returns so many zeros.
+    pub fn new(bytes: usize) -> Self {
+        Self(RefCell::new(vec![0; bytes]))
+    }
+}
+
+impl MailboxMemory for PrivateMemory {
+    fn read(&self, offset: u64, into: &mut [u8]) -> bool {
+        let bytes = self.0.borrow();
+        let from = bytes.get(offset as usize..).and_then(|rest| rest.get(..into.len()));
+        from.map(|from| into.copy_from_slice(from)).is_some()
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> bool {
+        let mut bytes = self.0.borrow_mut();
+        let into = bytes.get_mut(offset as usize..).and_then(|rest| rest.get_mut(..from.len()));
+        into.map(|into| into.copy_from_slice(from)).is_some()
+    }
+
+    fn load_word(&self, offset: u64) -> Option<u64> {
+        let mut word = [0; 8];
+        self.read(offset, &mut word).then(|| u64::from_le_bytes(word))
+    }
+
+    fn store_word(&self, offset: u64, word: u64) -> bool {
+        self.write(offset, &word.to_le_bytes())
+    }
+
+    fn address(&self, _offset: u64, _len: u64) -> Option<*mut u8> {
+        None
     }
 }
 

@@ -32,7 +32,7 @@ pub use self::client::{MailboxError, Mailboxes, output_len};
 pub use self::device::MailboxDevice;
 pub use self::donor::{Completion, DonorCounts, MailboxDonor, Ticket};
 pub use self::emulated::{EmulatedAccelerator, EmulatedModel};
-pub use self::executor::{Executor, MailboxMemory, TaskBuffers};
+pub use self::executor::{Executor, MailboxMemory, PrivateMemory, TaskBuffers};
 pub use self::layout::{Attention, HEAD_BYTES, MAX_MAILBOXES, MAX_MESSAGE_BYTES, Shape, VERSION};
 pub use self::outcome::{Outcome, ResultCode, ResultError, TaskError, TaskResult};
 pub use self::service::{AWAIT, COUNTS, DESCRIBE, ENTRY, NAME, serve_mailboxes};

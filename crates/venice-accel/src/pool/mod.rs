@@ -23,7 +23,7 @@ pub enum PoolError {
         /// Its node.
         node: String,
         /// Cause.
-        source: MailboxError,
+        source: Box<MailboxError>,
     },
     /// A task failed on its accelerator.
     #[error("task {task} failed on the accelerator of {node}: {source}")]
@@ -43,7 +43,7 @@ pub enum PoolError {
         /// The node.
         node: String,
         /// Cause.
-        source: MailboxError,
+        source: Box<MailboxError>,
     },
     /// All accelerators are lost.
     #[error("all accelerators are lost, the last one of {node}: {why}")]
@@ -95,7 +95,7 @@ impl Pool {
         let members =
             grants.into_iter().map(|(node, access)| match Mailboxes::open(&access, timeout) {
                 Ok(mailboxes) => Ok(Member { node, mailboxes, lost: None }),
-                Err(source) => Err(PoolError::Open { node, source }),
+                Err(error) => Err(PoolError::Open { node, source: Box::new(error) }),
             });
         let members = members.collect::<Result<Vec<_>, _>>()?;
         if members.is_empty() { Err(PoolError::Empty) } else { Ok(Self { members }) }
@@ -269,8 +269,9 @@ impl Run<'_> {
         match started {
             Ok(()) => Ok(true),
             Err(error) if error.is_lost() => Err(error),
-            Err(source) => {
-                self.fail(PoolError::Refused { task, node: member.node.clone(), source });
+            Err(error) => {
+                let (node, source) = (member.node.clone(), Box::new(error));
+                self.fail(PoolError::Refused { task, node, source });
                 Ok(false)
             }
         }

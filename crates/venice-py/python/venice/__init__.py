@@ -10,6 +10,7 @@ See docs/reference/api.md. Handles are void in a child of `fork`; use the "spawn
 `multiprocessing`.
 """
 
+from . import accel
 from ._venice import __version__
 from .cache import CacheStats, ObjectCache
 from .channel import (
@@ -35,6 +36,7 @@ from .errors import (
     NoRoom,
     OutOfRange,
     Refused,
+    TaskFailed,
     TimedOut,
     Unaligned,
     Unreachable,
@@ -72,6 +74,7 @@ __all__ = [
     "Refused",
     "RemoteRegion",
     "Service",
+    "TaskFailed",
     "TimedOut",
     "Transfer",
     "Transferred",
@@ -79,6 +82,7 @@ __all__ = [
     "Unreachable",
     "WouldBlock",
     "__version__",
+    "accel",
     "advise",
     "connect",
     "connect_channel",

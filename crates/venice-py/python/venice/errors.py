@@ -31,6 +31,10 @@ class DeviceLost(Error, OSError):
     """A device's grant has ended."""
 
 
+class TaskFailed(Error, RuntimeError):
+    """A task failed on an accelerator."""
+
+
 class OutOfRange(Error, IndexError):
     """The range lies beyond the borrowed memory."""
 

@@ -13,6 +13,7 @@ mod forecast;
 mod full_disk;
 mod identity;
 mod last_release;
+mod mailboxes;
 mod namespaces;
 mod out_of_memory_in_guest;
 mod packaging;

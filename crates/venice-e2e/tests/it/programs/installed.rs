@@ -124,8 +124,8 @@ fn c_program_links_the_installed_library() {
 fn every_function_is_used(header: &Path) {
     let read = |path: &Path| std::fs::read_to_string(path).expect("a text");
     let header = read(header);
-    let example =
-        ["borrow.c", "channels.c"].map(|name| read(&root().join("examples/c").join(name)));
+    let example = ["borrow.c", "channels.c", "pool.c"]
+        .map(|name| read(&root().join("examples/c").join(name)));
     let example = example.concat();
     let is_declared = |line: &&str| line.starts_with(|first: char| first.is_ascii_alphabetic());
     let name = |line: &str| -> Option<String> {

@@ -101,6 +101,25 @@ fn memory_and_devices_over_shm() {
     memory_and_devices(Port::Shm);
 }
 
+fn pools(port: Port) {
+    let offer = |number: u32| {
+        format!("node{}/accelerator:emulated{number}=fft+sum+scale@64MB/s", number + 2)
+    };
+    let (one, other) = (offer(0), offer(1));
+    let rack = Rack::start_with(port, 32, &["--offer", &one, "--offer", &other]);
+    run(&rack, "crates/venice-py/tests/test_accel.py", &[]);
+}
+
+#[test]
+fn pools_over_udp() {
+    pools(Port::Udp);
+}
+
+#[test]
+fn pools_over_shm() {
+    pools(Port::Shm);
+}
+
 #[test]
 fn victim_store_behind_memcached() {
     run(&Rack::start(Port::Udp, 32), "crates/venice-py/tests/test_victim.py", &[]);
