@@ -7,7 +7,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use venice_cli::{failure, help, log, manual, numbers};
 use venice_model::{CostModel, LatencyModel, NetworkModel};
 
-use crate::{channels, fault, forecast, memory, model, monitor, placement, shares, sim};
+use crate::{
+    accelerators, channels, fault, forecast, memory, model, monitor, placement, shares, sim,
+};
 use examples::*;
 
 /// Venice measured, simulated and modelled.
@@ -98,6 +100,9 @@ enum Bench {
     /// Worker of `venice bench fault` for one way
     #[command(hide = true)]
     FaultWorker(fault::WorkerArgs),
+    /// Program of `venice paper 16a` that uses remote accelerators
+    #[command(hide = true)]
+    AcceleratorsProgram(accelerators::ProgramArgs),
     /// Worker of `venice bench shares` for one program
     #[command(hide = true)]
     SharesProgram(shares::ProgramArgs),
@@ -129,6 +134,9 @@ enum Paper {
     /// 13
     #[command(name = "14", visible_alias = "13", after_help = HELP_PAPER)]
     Figure14(memory::QueryArgs),
+    /// Fourier transforms on one to four accelerators, local and remote
+    #[command(name = "16a", visible_alias = "16", after_help = HELP_PAPER)]
+    Figure16a(accelerators::Figure16aArgs),
     /// Figure 11 of the composable-rack paper: a graph job over 50 partitions, memory cut to a third
     #[command(name = "rack-11", after_help = HELP_PAPER)]
     RackFigure11(memory::JobArgs),
@@ -161,6 +169,7 @@ fn execute(command: Command) -> anyhow::Result<i32> {
 
 fn bench(what: Bench) -> anyhow::Result<()> {
     match what {
+        Bench::AcceleratorsProgram(args) => accelerators::execute_program(args),
         Bench::Channels(args) => {
             log::start_log_if_asked()?;
             channels::execute(args)
@@ -183,6 +192,7 @@ fn paper(figure: Paper) -> anyhow::Result<()> {
         Paper::Figure3(args) => memory::execute_figure_3(args),
         Paper::Figure15(args) => memory::execute_figure_15(args),
         Paper::Figure14(args) => memory::execute_queries(args),
+        Paper::Figure16a(args) => accelerators::execute(args),
         Paper::RackFigure9(args) => memory::execute_victim(args),
         Paper::RackFigure11(args) => memory::execute_job(args),
     }

@@ -1,6 +1,7 @@
 //! Venice measured, simulated and modelled: the commands `venice bench|paper|sim|model`.
 //!
 //! The benchmarks, a folder each:
+//! - [`accelerators`]: remote accelerators, a figure of the Venice paper.
 //! - [`fault`]: the cost of one touch of a page, with Venice and with every other pager and swap
 //!   device of this machine.
 //! - [`channels`]: the fabric's channels beside raw memory and sockets, libfabric, UCX and iperf3.
@@ -15,6 +16,7 @@
 //! `plot` draws. Benchmarks use Venice as a user does, by starting `venice up`, `venice run` and
 //! `venice down` (`venice_measure::rack`).
 
+pub mod accelerators;
 pub mod channels;
 pub mod cli;
 mod clock;

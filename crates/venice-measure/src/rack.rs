@@ -64,6 +64,15 @@ impl Rack {
     /// # Errors
     /// When `venice up` fails; the message quotes it.
     pub fn of(nodes: u64, port: Port, remote_bytes: u64) -> Result<Self> {
+        Self::offering(nodes, port, remote_bytes, &[])
+    }
+
+    /// Starts a rack the same as [`Rack::of`], whose nodes lend devices too: `offers` in the form of
+    /// `venice up --offer`.
+    ///
+    /// # Errors
+    /// When `venice up` fails; the message quotes it.
+    pub fn offering(nodes: u64, port: Port, remote_bytes: u64, offers: &[String]) -> Result<Self> {
         let program = program::venice()?;
         static LEFTOVERS_DOWN: Once = Once::new();
         LEFTOVERS_DOWN.call_once(|| take_down_leftovers(&program));
@@ -77,6 +86,9 @@ impl Rack {
         command
             .args(["up", "--nodes", &nodes.to_string(), "--lend", &lend_bytes.to_string()])
             .args(["--port", port.name()]);
+        offers.iter().for_each(|offer| {
+            command.args(["--offer", offer]);
+        });
         if network_namespaces {
             command.arg("--netns");
         }
