@@ -172,12 +172,12 @@ fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
         region,
     };
     let files = context.scratch_dir.join(FILES);
-    let service = OpenCl::new(donor, files).map_err(|error| text(&error))?;
+    let service = OpenCl::new(donor, files, options.bytes).map_err(|error| text(&error))?;
     Ok(Box::new(service))
 }
 
 impl OpenCl {
-    fn new(donor: Donor, files: PathBuf) -> std::io::Result<Self> {
+    fn new(donor: Donor, files: PathBuf, granted_bytes: u64) -> std::io::Result<Self> {
         let inbox = Arc::clone(&donor.inbox);
         let files_dir = files.display().to_string();
         let builder = Builder::start(donor.library, donor.device, files, Arc::clone(&inbox))?;
@@ -188,7 +188,7 @@ impl OpenCl {
             epoll::add(&wake, fd, data, epoll::EventFlags::IN)?;
         }
         let description = Description {
-            device: describe::device(donor.library, donor.device),
+            device: describe::device(donor.library, donor.device, granted_bytes),
             platform: describe::platform(donor.library, donor.platform),
             formats: describe::formats(donor.library, donor.device),
             region_bytes: donor.region.len_bytes(),
