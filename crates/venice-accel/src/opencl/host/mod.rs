@@ -52,6 +52,8 @@ pub const ENTRY: ServiceEntry = ServiceEntry { name: SERVICE, make };
 
 /// Requests of a connection that may be outstanding.
 const MAX_OUTSTANDING: u32 = 256;
+/// Submissions whose answers wait for a message that leaves anyway.
+const HELD_ANSWERS: usize = 4;
 /// Bytes of notices beyond which a connection gets no output of kernels, until it reads.
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
 /// Longest blob of a recipient in bytes.
@@ -125,6 +127,8 @@ struct Connection {
     notice_bytes: usize,
     /// Requests for notices.
     polls: VecDeque<u64>,
+    /// Submissions whose answers wait for company: each message wakes the recipient.
+    submitted: Vec<u64>,
     /// Launched kernels that have not ended, for their output.
     running: usize,
 }
@@ -231,6 +235,22 @@ impl OpenCl {
             }
         }
         Status::OK
+    }
+
+    /// Answers a submission later, with the next notice or with others.
+    fn hold_answer(&mut self, connection: ConnectionId, id: u64) {
+        let Some(state) = self.connections.get_mut(&connection) else { return };
+        state.submitted.push(id);
+        if state.submitted.len() >= HELD_ANSWERS {
+            self.answer_submitted(connection);
+        }
+    }
+
+    fn answer_submitted(&mut self, connection: ConnectionId) {
+        let Some(state) = self.connections.get_mut(&connection) else { return };
+        let status = Status::OK;
+        let held = state.submitted.drain(..).map(|id| (Answer { connection, id, status }, Vec::new()));
+        self.answers.extend(held);
     }
 
     fn reserve(&mut self, connection: ConnectionId, payload: &[u8]) -> (Status, Vec<u8>) {
@@ -454,7 +474,9 @@ impl OpenCl {
             state.notice_bytes -= notice.len();
             state.notices.pop_front();
         }
-        Some(Answer { connection: *connection, id, status: Status::OK })
+        let connection = *connection;
+        self.answer_submitted(connection);
+        Some(Answer { connection, id, status: Status::OK })
     }
 }
 
@@ -483,7 +505,10 @@ impl Service for OpenCl {
                 Ok(VERSION) => (Status::OK, self.description.clone()),
                 Ok(_) | Err(_) => (Status::MALFORMED, Vec::new()),
             },
-            opcode::SUBMIT => (self.submit(connection, payload), Vec::new()),
+            opcode::SUBMIT => match self.submit(connection, payload) {
+                Status::OK => return self.hold_answer(connection, id),
+                status => (status, Vec::new()),
+            },
             opcode::POLL => {
                 if let Some(state) = self.connections.get_mut(&connection) {
                     state.polls.push_back(id);
