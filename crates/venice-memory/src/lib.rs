@@ -5,6 +5,8 @@
 //! - [`paged`]: the recipient's pager. It lives inside the program's own process, serves its page
 //!   faults from borrowed slabs and keeps its resident memory within a budget.
 //!
+//! [`region`]: memory that one process lends without a rack.
+//!
 //! [`dump`] writes core dumps that have the far pages of a program.
 //!
 //! Without slabs: [`hotplug`], memory blocks that leave a donor's kernel, and devices whose memory
@@ -14,3 +16,4 @@ pub mod donor;
 pub mod dump;
 pub mod hotplug;
 pub mod paged;
+pub mod region;

@@ -121,6 +121,12 @@ impl ServiceClient {
         self.socket.set_timeout(timeout);
     }
 
+    /// Returns the socket and what the host takes, for a recipient that writes
+    /// [`crate::wire`] messages by itself, with several threads.
+    pub fn into_parts(self) -> (QPairMessages, Welcome) {
+        (self.socket, self.welcome)
+    }
+
     /// Returns the socket, to poll it.
     pub fn socket(&mut self) -> &mut QPairMessages {
         &mut self.socket

@@ -118,8 +118,6 @@ functions! {
     clGetKernelInfo: clGetKernelInfo_t;
     clGetKernelArgInfo: clGetKernelArgInfo_t;
     clGetKernelWorkGroupInfo: clGetKernelWorkGroupInfo_t;
-    clWaitForEvents: clWaitForEvents_t;
-    clGetEventInfo: clGetEventInfo_t;
     clCreateUserEvent: clCreateUserEvent_t;
     clRetainEvent: clRetainEvent_t;
     clReleaseEvent: clReleaseEvent_t;

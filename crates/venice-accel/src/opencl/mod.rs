@@ -8,6 +8,7 @@ mod host;
 pub mod library;
 pub mod listing;
 pub mod options;
+pub mod session;
 pub mod wire;
 
 pub use self::host::ENTRY;

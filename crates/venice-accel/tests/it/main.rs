@@ -1,3 +1,5 @@
-//! Tests of OpenCL devices in the confinement of their hosts. They need an ICD loader and PoCL.
+//! Tests of remote accelerators with real hosts. Those of OpenCL need an ICD loader and PoCL.
 
+mod common;
 mod confined;
+mod region;

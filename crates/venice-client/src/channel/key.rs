@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use venice_memory::region::region_key;
 use venice_ports::random_u64;
 use venice_ports::seal::{SealedAs, node_key};
-use venice_wire::{GrantId, GrantKey, KeyName, NodeSecret, SealKey};
+use venice_wire::{GrantId, GrantKey, KeyName, NodeSecret};
 
 use super::Error;
 
@@ -52,9 +53,7 @@ impl Key {
 
     /// Returns the key of accesses to registered memory.
     pub(super) fn grant_key(&self) -> GrantKey {
-        let SealKey(bytes) = node_key(&self.secret(), KeyName::Grant(GrantId(u64::MAX)));
-        let (word, _) = bytes.split_first_chunk().expect("a key has 32 bytes");
-        GrantKey(u64::from_le_bytes(*word))
+        region_key(&self.secret())
     }
 }
 

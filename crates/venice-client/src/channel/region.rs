@@ -3,24 +3,24 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use venice_fabric::{AccessError, Atomic, FabricError, InitiatorConfig, Refusal, TargetConfig};
-use venice_memory::donor::{SharedGrants, Slab};
+use venice_fabric::{AccessError, Atomic, FabricError, Refusal};
+use venice_memory::donor::SharedGrants;
+use venice_memory::region::{
+    REGION_GRANT, REGION_LENDER, join_region_udp, region_grants, serve_region_udp,
+};
+use venice_ports::PortError;
 use venice_ports::channels::{ChannelError, Channels, ShmChannels, VerbsChannels};
 use venice_ports::seal::SealKeys;
 use venice_ports::shm::ShmServer;
-use venice_ports::udp::{UdpDriver, UdpServer, UdpService, UdpSocket, unspecified_like};
+use venice_ports::udp::UdpServer;
 use venice_ports::verbs::{Device, VerbsConfig, VerbsDriver, VerbsServer};
-use venice_ports::{PortError, random_u64};
 use venice_recipient::PortKind;
-use venice_wire::{GrantId, GrantKey, NodeId, SLAB_BYTES};
+use venice_wire::{GrantKey, SLAB_BYTES};
 
 use super::owned::Owned;
 use super::{Address, Error, Options};
 use crate::error::with_causes;
 
-/// The one grant of a lender, and its node's number as others see it.
-const GRANT: GrantId = GrantId(1);
-const LENDER: NodeId = NodeId(1);
 /// Name of this kind of channel.
 const MEMORY: &str = "memory";
 /// Longest single access in bytes; longer ones are bulk transfers.
@@ -67,10 +67,9 @@ impl LentRegion {
             return Err(Error::Size { what: MEMORY, len_bytes, bounds: "lend at least 1 byte" });
         }
         let slabs = len_bytes.div_ceil(SLAB_BYTES);
-        let made: Result<Vec<Slab>, _> = (0..slabs).map(|_| Slab::unlocked()).collect();
-        let made = made.map_err(|error| listening(with_causes(&error)))?;
-        let (grants, key) = (SharedGrants::default(), grant_key(options));
-        grants.lock().insert(GRANT, key, made);
+        let key = grant_key(options);
+        let grants = region_grants(key, len_bytes);
+        let grants = grants.map_err(|error| listening(with_causes(&error)))?;
         let (server, address) = match address.port() {
             PortKind::Shm => {
                 let path = address.path().ok_or_else(|| listening("no path".into()))?;
@@ -112,7 +111,7 @@ impl LentRegion {
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         self.check(offset, into.len())?;
         for (at, piece) in (offset..).step_by(PIECE_BYTES).zip(into.chunks_mut(PIECE_BYTES)) {
-            self.grants.lock().read(GRANT, self.key, at, piece).map_err(refused)?;
+            self.grants.lock().read(REGION_GRANT, self.key, at, piece).map_err(refused)?;
         }
         Ok(())
     }
@@ -124,7 +123,7 @@ impl LentRegion {
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
         self.check(offset, from.len())?;
         for (at, piece) in (offset..).step_by(PIECE_BYTES).zip(from.chunks(PIECE_BYTES)) {
-            self.grants.lock().write(GRANT, self.key, at, piece).map_err(refused)?;
+            self.grants.lock().write(REGION_GRANT, self.key, at, piece).map_err(refused)?;
         }
         Ok(())
     }
@@ -150,7 +149,7 @@ impl LentRegion {
     fn atomic(&self, offset: u64, atomic: Atomic) -> Result<u64, Error> {
         self.check(offset, 8)?;
         check_aligned(offset)?;
-        self.grants.lock().atomic(GRANT, self.key, offset, atomic).map_err(refused)
+        self.grants.lock().atomic(REGION_GRANT, self.key, offset, atomic).map_err(refused)
     }
 
     fn check(&self, offset: u64, len: usize) -> Result<(), Error> {
@@ -164,16 +163,9 @@ fn serve_udp(
     options: &Options,
     grants: &SharedGrants,
 ) -> Result<UdpServer, PortError> {
-    let seed = random()?;
     let at = address.resolve().map_err(|_| PortError::Closed)?;
     let keys = options.seal().map(|key| Arc::new(key.secret()) as Arc<dyn SealKeys + Send + Sync>);
-    let service = UdpService {
-        sockets: vec![UdpSocket::bind(at)?],
-        target: TargetConfig::new(LENDER, seed),
-        keys,
-        xdp: None,
-    };
-    UdpServer::serve(service, || grants.clone())
+    serve_region_udp(at, keys, grants)
 }
 
 /// Memory of another program. Calls block: until the access is carried out, or for two seconds
@@ -391,7 +383,8 @@ fn map_shm(address: &Address, len_bytes: u64, options: &Options) -> Result<Chann
     let mut channels = ShmChannels::new(None).map_err(Error::of_port)?;
     channels.set_answer_timeout(options.connect_timeout);
     let path = address.path().unwrap_or("".as_ref());
-    let mapped = channels.map_grant(0, LENDER, path, GRANT, grant_key(options), len_bytes);
+    let mapped =
+        channels.map_grant(0, REGION_LENDER, path, REGION_GRANT, grant_key(options), len_bytes);
     mapped.map_err(|error| match error {
         ChannelError::Port(PortError::LendsNothing) => Error::Connect {
             address: address.to_string(),
@@ -404,17 +397,12 @@ fn map_shm(address: &Address, len_bytes: u64, options: &Options) -> Result<Chann
 }
 
 fn join_udp(address: &Address, len_bytes: u64, options: &Options) -> Result<Channels, Error> {
-    let failed = |error: PortError| Error::connecting(address, error.into());
-    let number = random().map_err(failed)?;
-    let at = address.resolve()?;
-    // Any number but the lender's.
-    let config = InitiatorConfig::new(NodeId(number as u32 | 1 << 31), number);
-    let named = options.seal().map(|key| key.sealed_as(number));
-    let driver = UdpDriver::towards(unspecified_like(at), config, LENDER, at, named);
-    let (mut driver, peer) = driver.map_err(failed)?;
-    let mapped = driver.initiator().map_window(0, len_bytes, peer, 0, GRANT, grant_key(options));
-    mapped
-        .map_err(|error| Error::Connect { address: address.to_string(), why: error.to_string() })?;
+    let named = |number| options.seal().map(|key| key.sealed_as(number));
+    let driver = join_region_udp(address.resolve()?, len_bytes, grant_key(options), named);
+    let driver = driver.map_err(|error| match error {
+        ChannelError::Port(error) => Error::connecting(address, error.into()),
+        error => Error::Connect { address: address.to_string(), why: error.to_string() },
+    })?;
     Ok(driver.into())
 }
 
@@ -427,7 +415,7 @@ fn join_verbs(address: &Address, len_bytes: u64, options: &Options) -> Result<Ch
     let mut driver = VerbsDriver::new(&device, VerbsConfig::default()).map_err(failed)?;
     let at = address.resolve()?;
     driver.set_answer_limit(options.connect_timeout);
-    let peer = driver.add_grant(at, GRANT, grant_key(options)).map_err(failed)?;
+    let peer = driver.add_grant(at, REGION_GRANT, grant_key(options)).map_err(failed)?;
     driver.map_window(0, len_bytes, peer, 0).map_err(|error| Error::Connect {
         address: address.to_string(),
         why: format!("it lends less: {error}"),
@@ -438,10 +426,6 @@ fn join_verbs(address: &Address, len_bytes: u64, options: &Options) -> Result<Ch
 /// Returns the key of accesses: derived from the secret of both ends, if there is one.
 fn grant_key(options: &Options) -> GrantKey {
     options.key.map_or(GrantKey(0), |key| key.grant_key())
-}
-
-fn random() -> Result<u64, PortError> {
-    random_u64().map_err(|source| PortError::System { step: "drawing a random number", source })
 }
 
 fn check_range(offset: u64, len: usize, size_bytes: u64) -> Result<(), Error> {

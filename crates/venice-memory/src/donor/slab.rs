@@ -171,12 +171,19 @@ impl Slab {
         Arc::strong_count(&self.mapping) == 1
     }
 
-    /// Copies bytes into the slab.
+    /// Copies bytes into the slab. Eight bytes at a multiple of eight are stored at once, after all
+    /// that this thread stored before: who reads them atomically sees that too.
     ///
     /// # Panics
     /// If the range leaves the slab; the caller has checked it.
     pub fn write(&self, offset: usize, from: &[u8]) {
         assert!(offset <= SLAB_LEN.get() && from.len() <= SLAB_LEN.get() - offset);
+        if let Ok(number) = <[u8; Atomic::BYTES]>::try_from(from)
+            && offset.is_multiple_of(Atomic::BYTES)
+        {
+            self.mapping.word(offset).store(u64::from_ne_bytes(number), Ordering::Release);
+            return;
+        }
         // SAFETY: as in `Mapping::copy_to`.
         unsafe {
             std::ptr::copy_nonoverlapping(
@@ -194,12 +201,7 @@ impl Slab {
     /// If the eight bytes leave the slab or `offset` is not a multiple of eight; the caller has
     /// checked both.
     pub fn atomic(&self, offset: usize, atomic: Atomic) -> u64 {
-        assert!(offset.is_multiple_of(Atomic::BYTES) && offset < SLAB_LEN.get());
-        // SAFETY: the eight bytes lie in the mapping and are aligned (asserted above; the mapping
-        // starts on a page). Other accesses here are raw copies, and other processes that map the
-        // slab access it like any shared memory. A concurrent plain copy reads or leaves a mixture,
-        // but forms no reference.
-        let word = unsafe { AtomicU64::from_ptr(self.mapping.base.as_ptr().add(offset).cast()) };
+        let word = self.mapping.word(offset);
         match atomic {
             Atomic::FetchAdd(add) => fetch_add_little_endian(word, add),
             Atomic::CompareSwap { expected, new } => {
@@ -240,9 +242,28 @@ fn fetch_add_little_endian(word: &AtomicU64, add: u64) -> u64 {
     u64::from_le(old.unwrap_or_else(|found| found))
 }
 
+impl Mapping {
+    /// Returns the eight bytes at `offset`, a multiple of eight inside the slab.
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(Atomic::BYTES) && offset < SLAB_LEN.get());
+        // SAFETY: the eight bytes lie in the mapping and are aligned (asserted above; the mapping
+        // starts on a page). Other accesses here are raw copies, and other processes that map the
+        // slab access it like any shared memory. A concurrent plain copy reads or leaves a mixture,
+        // but forms no reference.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+}
+
 impl LendingMemory for Mapping {
+    /// Copies bytes out; eight of them at a multiple of eight are loaded at once, before all that
+    /// this thread loads afterwards.
     fn copy_to(&self, offset: usize, into: &mut [u8]) {
         assert!(offset <= SLAB_LEN.get() && into.len() <= SLAB_LEN.get() - offset);
+        if into.len() == Atomic::BYTES && offset.is_multiple_of(Atomic::BYTES) {
+            let number = self.word(offset).load(Ordering::Acquire);
+            into.copy_from_slice(&number.to_ne_bytes());
+            return;
+        }
         // SAFETY: the range lies in the mapping (asserted above). `into` is private memory of this
         // process and so cannot overlap. A recipient on this machine may write the same bytes at
         // the same time. The copy then holds a mixture of old and new bytes, as with any

@@ -1,69 +1,39 @@
 //! Maps a whole grant in one piece.
 
-use std::os::fd::AsFd;
-use std::ptr::NonNull;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
-use venice_wire::SLAB_BYTES;
+use venice_fabric::FabricError;
+use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
+use super::ChannelError;
+use super::watch::Watch;
 use crate::PortError;
-use crate::shm::ShmConnection;
+use crate::shm::client::fetch_slabs_within;
+use crate::shm::{ShmConnection, SlabMapping};
 
 /// A grant's slabs side by side, and the connection to the donor that lends them.
 #[derive(Debug)]
 pub(super) struct MappedGrant {
-    /// Start of the reserved address range.
-    reserved: NonNull<u8>,
-    base: NonNull<u8>,
-    len_bytes: usize,
+    mapping: SlabMapping,
     connection: ShmConnection,
 }
-
-// SAFETY: this value alone owns the mapping, which is valid on any thread.
-unsafe impl Send for MappedGrant {}
 
 impl MappedGrant {
     /// Maps all slabs of `connection` and closes their descriptors.
     pub(super) fn new(mut connection: ShmConnection) -> Result<Self, PortError> {
-        let slabs = std::mem::take(&mut connection.slabs);
-        let slab_len = SLAB_BYTES as usize;
-        let len_bytes = slabs.len() * slab_len;
-        // A memory device may have larger pages than the machine: slabs begin at multiples of
-        // theirs. SAFETY: the kernel picks a free address range; no existing mapping is replaced.
-        let reserved = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                len_bytes + slab_len,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }
-        .map_err(PortError::at("reserving addresses for a grant"))?;
-        let reserved = NonNull::new(reserved.cast::<u8>()).expect("mmap gives no null mapping");
-        let ahead = reserved.addr().get().next_multiple_of(slab_len) - reserved.addr().get();
-        // SAFETY: less than a slab ahead, within the reservation.
-        let base = unsafe { reserved.add(ahead) };
-        let mapped = Self { reserved, base, len_bytes, connection };
-        for (number, slab) in slabs.iter().enumerate() {
-            let prot = ProtFlags::READ | ProtFlags::WRITE;
-            let flags = MapFlags::SHARED | MapFlags::FIXED;
-            let (fd, offset) = (slab.as_fd(), slab.offset_bytes());
-            // SAFETY: inside the range just reserved, which only this value uses.
-            unsafe {
-                let at = base.as_ptr().add(number * slab_len).cast();
-                mmap(at, slab_len, prot, flags, fd, offset)
-            }
-            .map_err(PortError::at("mapping a slab"))?;
-        }
-        Ok(mapped)
+        let mapping = SlabMapping::new(&std::mem::take(&mut connection.slabs))?;
+        Ok(Self { mapping, connection })
     }
 
     pub(super) fn base(&self) -> *mut u8 {
-        self.base.as_ptr()
+        self.mapping.base()
     }
 
     pub(super) fn len_bytes(&self) -> usize {
-        self.len_bytes
+        self.mapping.len_bytes()
     }
 
     pub(super) fn connection(&self) -> &ShmConnection {
@@ -71,11 +41,57 @@ impl MappedGrant {
     }
 }
 
-impl Drop for MappedGrant {
-    fn drop(&mut self) {
-        // SAFETY: unmaps our own whole mapping; its owner hands out no pointer into it.
-        let reserved_bytes = self.len_bytes + SLAB_BYTES as usize;
-        // SAFETY: as above.
-        let _ = unsafe { munmap(self.reserved.as_ptr().cast(), reserved_bytes) };
+/// The memory of one grant of a donor on this host, mapped for any number of threads. A thread
+/// watches the donor.
+///
+/// [`super::ShmChannels`] are for one thread, with mappings of several donors; this is for programs
+/// that use the memory in place.
+#[derive(Debug)]
+pub struct WatchedGrant {
+    // Declared first: the watch holds a duplicate of the connection.
+    _watch: Watch,
+    memory: MappedGrant,
+    gone: Arc<AtomicBool>,
+}
+
+impl WatchedGrant {
+    /// Fetches the slabs of a grant from the donor behind `socket`, which answers within `timeout`,
+    /// and maps the first `len_bytes`, a multiple of the slab size.
+    ///
+    /// # Errors
+    /// Fails if the donor is absent or refuses, the length is wrong, or the system has no room.
+    pub fn open(
+        socket: &Path,
+        grant: GrantId,
+        key: GrantKey,
+        len_bytes: u64,
+        timeout: Duration,
+    ) -> Result<Self, ChannelError> {
+        if len_bytes == 0 || !len_bytes.is_multiple_of(SLAB_BYTES) {
+            return Err(FabricError::BadLength { window_addr: 0, len_bytes }.into());
+        }
+        let slabs = (len_bytes / SLAB_BYTES) as usize;
+        let memory = MappedGrant::new(fetch_slabs_within(socket, grant, key, slabs, timeout)?)?;
+        let (watch, gone) = (Watch::start()?, Arc::new(AtomicBool::new(false)));
+        watch.add(memory.connection().fd(), Arc::clone(&gone))?;
+        Ok(Self { _watch: watch, memory, gone })
+    }
+
+    /// Returns the address of the memory, which stays mapped as long as this value lives, even if
+    /// the donor is gone. Others write to it: use raw copies and atomics, never references.
+    pub fn base(&self) -> *mut u8 {
+        self.memory.base()
+    }
+
+    /// Returns its length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.memory.len_bytes()
+    }
+
+    /// True once the donor is gone or has revoked the grant: what is read or written from then on
+    /// reaches no one.
+    #[inline]
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 }

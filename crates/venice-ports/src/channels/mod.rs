@@ -36,6 +36,7 @@ pub use self::emulated::AccessLink;
 use venice_fabric::{AccessError, Completion, FabricError, RdmaCompletion, RdmaRejected};
 
 pub use self::framed::{FrameDriver, FramedChannels};
+pub use self::mapped_grant::WatchedGrant;
 pub use self::shm::ShmChannels;
 pub use self::verbs::VerbsChannels;
 use crate::PortError;

@@ -16,8 +16,10 @@ mod mapped;
 pub(crate) mod message;
 pub(crate) mod server;
 mod slab_file;
+mod slab_mapping;
 
 pub use client::{ShmConnection, fetch_slabs};
 pub use mapped::MappedSlab;
 pub use server::{ShmServer, SlabBatch, SlabSource};
 pub use slab_file::SlabFile;
+pub use slab_mapping::SlabMapping;

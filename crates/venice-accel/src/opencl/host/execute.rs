@@ -2,12 +2,12 @@
 
 use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut};
-use std::sync::Arc;
 
 use opencl_sys::{
-    CL_INVALID_ARG_VALUE, CL_INVALID_KERNEL_NAME, CL_INVALID_VALUE, CL_MEM_USE_HOST_PTR,
-    CL_QUEUE_PROFILING_ENABLE, cl_command_queue, cl_context, cl_event, cl_image_desc,
-    cl_image_format, cl_int, cl_mem, cl_uint,
+    CL_INVALID_ARG_VALUE, CL_INVALID_BUFFER_SIZE, CL_INVALID_IMAGE_SIZE, CL_INVALID_KERNEL_NAME,
+    CL_INVALID_VALUE, CL_MEM_COPY_HOST_PTR, CL_MEM_USE_HOST_PTR, CL_QUEUE_PROFILING_ENABLE,
+    cl_command_queue, cl_context, cl_event, cl_image_desc, cl_image_format, cl_int, cl_mem,
+    cl_uint,
 };
 use venice_service::ConnectionId;
 
@@ -53,14 +53,17 @@ impl Executor<'_> {
                 }
                 Ok(())
             }
-            CommandKind::CreateBuffer { id, context, flags, bytes, place } => {
-                self.make(id, Kind::Memory, |it| it.buffer(id, context, flags, bytes, place))
+            CommandKind::CreateBuffer { id, context, flags, bytes, place, data } => {
+                self.make(id, Kind::Memory, |it| match place {
+                    Some(offset) => it.placed_buffer(id, context, flags, bytes, offset),
+                    None => it.buffer(context, flags, bytes, data.as_ref()),
+                })
             }
             CommandKind::CreateSubBuffer { id, parent, flags, origin, bytes } => {
                 self.make(id, Kind::Memory, |it| it.sub_buffer(parent, flags, origin, bytes))
             }
-            CommandKind::CreateImage { id, context, flags, shape } => {
-                self.make(id, Kind::Memory, |it| it.image(context, flags, &shape))
+            CommandKind::CreateImage { id, context, flags, shape, data } => {
+                self.make(id, Kind::Memory, |it| it.image(context, flags, &shape, data.as_ref()))
             }
             CommandKind::CreateSampler { id, context, normalized, addressing, filter } => self
                 .make(id, Kind::Sampler, |it| it.sampler(context, normalized, addressing, filter)),
@@ -134,18 +137,31 @@ impl Executor<'_> {
 
     fn buffer(
         &self,
+        context: u64,
+        flags: u64,
+        bytes: u64,
+        data: Option<&Blob<'_>>,
+    ) -> Result<*mut c_void, Code> {
+        let (library, context) = (self.donor.library, self.context_of(context)?);
+        let bytes = usize::try_from(bytes).map_err(|_| CL_INVALID_BUFFER_SIZE)?;
+        let mut data = self.first_data(data)?;
+        if data.as_ref().is_some_and(|data| data.len() != bytes) {
+            return Err(CL_INVALID_VALUE);
+        }
+        let (flags, at) = with_data(flags, data.as_mut());
+        created(|code| call!(library, clCreateBuffer(context, flags, bytes, at, code)))
+    }
+
+    /// Makes a buffer whose bytes lie in the region.
+    fn placed_buffer(
+        &self,
         id: u64,
         context: u64,
         flags: u64,
         bytes: u64,
-        place: Option<u64>,
+        offset: u64,
     ) -> Result<*mut c_void, Code> {
         let (library, context) = (self.donor.library, self.context_of(context)?);
-        let Some(offset) = place else {
-            return created(|code| {
-                call!(library, clCreateBuffer(context, flags, bytes as usize, null_mut(), code))
-            });
-        };
         let at = self.place(offset, bytes)?;
         let flags = flags | CL_MEM_USE_HOST_PTR;
         let raw = created(|code| {
@@ -154,6 +170,10 @@ impl Executor<'_> {
         let of = (self.connection, id);
         watch::watch_memory(library, &self.donor.inbox, raw, of).map_err(|error| error.code())?;
         Ok(raw)
+    }
+
+    fn first_data(&self, data: Option<&Blob<'_>>) -> Result<Option<Vec<u8>>, Code> {
+        data.map(|data| self.blob(data)).transpose()
     }
 
     fn sub_buffer(
@@ -170,7 +190,13 @@ impl Executor<'_> {
         created(|code| call!(library, clCreateSubBuffer(parent, flags, kind, region.cast(), code)))
     }
 
-    fn image(&self, context: u64, flags: u64, shape: &ImageShape) -> Result<*mut c_void, Code> {
+    fn image(
+        &self,
+        context: u64,
+        flags: u64,
+        shape: &ImageShape,
+        data: Option<&Blob<'_>>,
+    ) -> Result<*mut c_void, Code> {
         let (library, context) = (self.donor.library, self.context_of(context)?);
         let buffer = match shape.buffer {
             0 => null_mut(),
@@ -193,10 +219,18 @@ impl Executor<'_> {
             num_samples: 0,
             buffer,
         };
+        let mut data = self.first_data(data)?;
+        if let Some(data) = &data {
+            // The driver reads as much as the image has.
+            let pixels = shape.pixels().ok_or(CL_INVALID_IMAGE_SIZE)?;
+            let needed = shape.pixel_bytes().and_then(|bytes| pixels.checked_mul(bytes));
+            if needed.is_none_or(|needed| needed > data.len() as u64) {
+                return Err(CL_INVALID_VALUE);
+            }
+        }
+        let (flags, at) = with_data(flags, data.as_mut());
         let (format, desc) = (&raw const format, &raw const desc);
-        created(|code| {
-            call!(library, clCreateImage(context, flags, format, desc, null_mut(), code))
-        })
+        created(|code| call!(library, clCreateImage(context, flags, format, desc, at, code)))
     }
 
     fn sampler(
@@ -451,6 +485,14 @@ impl Executor<'_> {
     }
 }
 
+/// Adds first contents to the flags of a memory object.
+fn with_data(flags: u64, data: Option<&mut Vec<u8>>) -> (u64, *mut c_void) {
+    match data {
+        Some(data) => (flags | CL_MEM_COPY_HOST_PTR, data.as_mut_ptr().cast()),
+        None => (flags, null_mut()),
+    }
+}
+
 /// Where a command is enqueued.
 pub(super) struct Target {
     pub(super) queue: cl_command_queue,
@@ -476,6 +518,3 @@ pub(super) fn done(called: Result<cl_int, OpenClError>) -> Result<(), Code> {
         Err(error) => Err(error.code()),
     }
 }
-
-/// Keeps the inbox of a donor alive in watches.
-pub(super) type SharedInbox = Arc<watch::Inbox>;

@@ -45,7 +45,7 @@ use super::wire::{
     ANSWER_BYTES, BinaryRequest, Blob, BuildKind, BuildRequest, Command, CommandKind, Description,
     Notice, Place, Reader, Times, VERSION, decode, encode, opcode,
 };
-use crate::region::RegionHost;
+use crate::region::{RegionHost, key_of};
 
 /// The service in the list of a program that hosts it.
 pub const ENTRY: ServiceEntry = ServiceEntry { name: SERVICE, make };
@@ -102,8 +102,7 @@ impl Donor {
     /// Gives a reserved range back, and its memory to the machine.
     fn give_back(&self, owner: ConnectionId, offset: u64) -> bool {
         let Some(bytes) = self.extents.borrow_mut().give_back(owner, offset) else { return false };
-        self.region.discard(offset, bytes);
-        true
+        self.region.discard(offset, bytes as usize)
     }
 
     /// Stores bytes in a new range of the owner's.
@@ -161,7 +160,8 @@ fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
     let (platform, device) = found.ok_or_else(|| {
         format!("no device {} of platform '{}' in the host", options.place, options.platform)
     })?;
-    let region = RegionHost::serve(context, options.bytes)?;
+    let key = key_of(context.spec.secret.as_bytes());
+    let region = RegionHost::serve(context, key, options.bytes)?;
     let inbox = Inbox::new().map_err(|error| text(&error))?;
     let donor = Donor {
         library,
@@ -179,6 +179,7 @@ fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
 impl OpenCl {
     fn new(donor: Donor, files: PathBuf) -> std::io::Result<Self> {
         let inbox = Arc::clone(&donor.inbox);
+        let files_dir = files.display().to_string();
         let builder = Builder::start(donor.library, donor.device, files, Arc::clone(&inbox))?;
         let output = Output::take_over()?;
         let wake = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -192,6 +193,7 @@ impl OpenCl {
             formats: describe::formats(donor.library, donor.device),
             region_bytes: donor.region.len_bytes(),
             region_port: donor.region.udp_port(),
+            files_dir,
             has_placed_buffers: works_in_region(&donor),
         };
         Ok(Self {
@@ -432,7 +434,7 @@ impl OpenCl {
         }
         self.leaving.remove(&connection);
         for (offset, bytes) in self.donor.extents.borrow_mut().remove_owner(connection) {
-            self.donor.region.discard(offset, bytes);
+            let _ = self.donor.region.discard(offset, bytes as usize);
         }
     }
 
@@ -502,6 +504,7 @@ impl Service for OpenCl {
                 None => return,
                 Some(status) => (status, Vec::new()),
             },
+            opcode::SYNC => (Status::OK, Vec::new()),
             _ => (Status::UNKNOWN_OPCODE, Vec::new()),
         };
         self.answer(connection, id, status, answer);

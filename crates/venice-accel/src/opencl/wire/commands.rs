@@ -114,6 +114,8 @@ messages! {
             bytes: u64,
             /// Place of its bytes in the region, for devices whose memory that is.
             place: Option<u64>,
+            /// Its first contents, unless it has a place.
+            data: Option<Blob<'a>>,
         },
         /// Makes a buffer of a part of one.
         CreateSubBuffer = 4 {
@@ -138,6 +140,8 @@ messages! {
             flags: u64,
             /// Format and size.
             shape: ImageShape,
+            /// Its first pixels.
+            data: Option<Blob<'a>>,
         },
         /// Makes a sampler.
         CreateSampler = 6 {

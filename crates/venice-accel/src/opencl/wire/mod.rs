@@ -6,6 +6,7 @@
 
 mod code;
 mod commands;
+mod image;
 mod programs;
 
 pub use self::code::{Field, Malformed, Reader};
@@ -40,6 +41,8 @@ pub mod opcode {
     pub const BUILD: u16 = 7;
     /// Asks for the binary of a program; payload: id.
     pub const BINARY: u16 = 8;
+    /// Answered once everything before it has been given to the driver.
+    pub const SYNC: u16 = 9;
 }
 
 /// Encodes a value.

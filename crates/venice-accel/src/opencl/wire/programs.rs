@@ -34,6 +34,8 @@ messages! {
         pub region_bytes: u64,
         /// UDP port of the region, for recipients on other machines.
         pub region_port: Option<u16>,
+        /// Directory at the donor below which files of the recipient lie.
+        pub files_dir: String,
         /// True if buffers may lie in the region: the device works on the donor's own memory.
         pub has_placed_buffers: bool,
     }
@@ -67,7 +69,7 @@ messages! {
 
     /// A file that a program includes.
     pub struct Header<'a> {
-        /// Name in the `#include`.
+        /// Absolute path at the recipient.
         pub name: &'a str,
         /// Contents.
         pub text: Blob<'a>,

@@ -1,0 +1,75 @@
+//! Program of the crate's tests: hosts a service with nothing but a region.
+
+use std::collections::VecDeque;
+use std::process::ExitCode;
+
+use venice_accel::region::{self, RegionHost};
+use venice_service::{Answer, Request, Service, ServiceEntry, ServiceLimits, Status, host_main};
+
+fn main() -> ExitCode {
+    match std::env::args().nth(1).as_deref() {
+        Some("service-host") => host_main(&[BULK]),
+        _ => {
+            eprintln!("usage: venice-accel-torment service-host");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// A service with a region of as many MiB as its options say.
+const BULK: ServiceEntry = ServiceEntry {
+    name: "bulk",
+    make: |context| {
+        let mib: u64 = context.spec.options.parse().map_err(|_| "options: expected MiB")?;
+        let key = region::key_of(context.spec.secret.as_bytes());
+        let region = RegionHost::serve(context, key, mib << 20)?;
+        Ok(Box::new(Bulk { region, answers: VecDeque::new() }))
+    },
+};
+
+struct Bulk {
+    region: RegionHost,
+    answers: VecDeque<(Answer, Vec<u8>)>,
+}
+
+impl Service for Bulk {
+    fn name(&self) -> &'static str {
+        "bulk"
+    }
+
+    fn limits(&self) -> ServiceLimits {
+        ServiceLimits { max_request_bytes: 64, max_answer_bytes: 64, max_outstanding: 4 }
+    }
+
+    fn handle_request(&mut self, _now_ns: u64, request: Request<'_>) {
+        let Request { connection, id, opcode, payload } = request;
+        let number = |at: usize| {
+            u64::from_le_bytes(payload[at..at + 8].try_into().expect("a test sends numbers"))
+        };
+        let bytes = match opcode {
+            // The UDP port; 0: none.
+            1 => self.region.udp_port().unwrap_or(0).to_le_bytes().to_vec(),
+            // The sum of a range.
+            2 => {
+                let mut bytes = vec![0; number(8) as usize];
+                assert!(self.region.read(number(0), &mut bytes));
+                let sum: u64 = bytes.iter().map(|byte| u64::from(*byte)).sum();
+                sum.to_le_bytes().to_vec()
+            }
+            // Discards a range.
+            3 => {
+                assert!(self.region.discard(number(0), number(8) as usize));
+                Vec::new()
+            }
+            // Ends without a word.
+            _ => std::process::abort(),
+        };
+        self.answers.push_back((Answer { connection, id, status: Status::OK }, bytes));
+    }
+
+    fn poll_answer(&mut self, _now_ns: u64, payload: &mut Vec<u8>) -> Option<Answer> {
+        let (answer, bytes) = self.answers.pop_front()?;
+        payload.extend_from_slice(&bytes);
+        Some(answer)
+    }
+}

@@ -1,0 +1,179 @@
+//! Files that programs include: they lie on this machine, the compiler on another one.
+//!
+//! Directories in the options get the place of the same files at the donor. A file goes there once
+//! the compiler misses it, with what it includes itself.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+/// Most files of one build.
+const MAX_FILES: usize = 1024;
+/// Most bytes of all files of one build.
+const MAX_BYTES: usize = 64 << 20;
+
+/// Options and files of a build.
+pub struct Sources {
+    /// Options for the donor.
+    pub options: String,
+    /// Contents by absolute path.
+    pub files: BTreeMap<String, Vec<u8>>,
+    /// Directory of such files at the donor.
+    files_dir: String,
+    /// Directories that includes are looked up in.
+    dirs: Vec<PathBuf>,
+    bytes: usize,
+}
+
+impl Sources {
+    /// Takes the options of a program.
+    pub fn new(options: &str, files_dir: &str) -> Self {
+        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        let mut dirs = Vec::new();
+        let mut translated = Vec::new();
+        let mut words = split(options).into_iter();
+        while let Some(word) = words.next() {
+            let (flag, dir) = match word.strip_prefix("-I") {
+                Some("") => ("-I", words.next()),
+                Some(dir) => ("-I", Some(dir.to_owned())),
+                None => ("", None),
+            };
+            match dir {
+                Some(dir) => {
+                    let dir = plain(&here.join(unquoted(&dir)));
+                    translated.push(quoted(&format!("{flag}{files_dir}{}", dir.display())));
+                    dirs.push(dir);
+                }
+                None => translated.push(macro_of_dir(&word, files_dir).unwrap_or(word)),
+            }
+        }
+        // A file beside the program is found too.
+        dirs.push(here.clone());
+        translated.push(quoted(&format!("-I{files_dir}{}", here.display())));
+        let options = translated.join(" ");
+        let files_dir = files_dir.to_owned();
+        Self { options, files: BTreeMap::new(), files_dir, dirs, bytes: 0 }
+    }
+
+    /// Adds the files that a compiler has missed. Returns false if it has missed none, or they are
+    /// not here.
+    pub fn add_missing(&mut self, log: &str) -> bool {
+        let mut added = false;
+        for line in log.lines() {
+            let Some((place, name)) = missing(line) else { continue };
+            // The file that includes it, if it is one of ours.
+            let by = place.strip_prefix(&self.files_dir).map(Path::new).and_then(Path::parent);
+            let by = by.map(Path::to_path_buf);
+            added |= self.add(name, by.as_deref());
+        }
+        added
+    }
+
+    /// Adds a file that a source includes by this name, and what it includes itself.
+    fn add(&mut self, name: &str, by: Option<&Path>) -> bool {
+        let name = name.strip_prefix(&self.files_dir).unwrap_or(name);
+        let dirs = by.into_iter().map(Path::to_path_buf).chain(self.dirs.iter().cloned());
+        let candidates: Vec<PathBuf> = dirs.map(|dir| plain(&dir.join(name))).collect();
+        for path in candidates {
+            let key = path.display().to_string();
+            if self.files.contains_key(&key) {
+                return false;
+            }
+            if !path.is_file() || self.files.len() >= MAX_FILES {
+                continue;
+            }
+            let Ok(contents) = std::fs::read(&path) else { continue };
+            if self.bytes + contents.len() > MAX_BYTES {
+                continue;
+            }
+            self.bytes += contents.len();
+            let text = String::from_utf8_lossy(&contents).into_owned();
+            self.files.insert(key, contents);
+            self.add_included(&text, path.parent());
+            return true;
+        }
+        false
+    }
+
+    /// Adds what a source includes by name.
+    pub fn add_included(&mut self, text: &str, by: Option<&Path>) {
+        for line in text.lines() {
+            if let Some(name) = included(line) {
+                self.add(name, by);
+            }
+        }
+    }
+}
+
+/// Returns the name in an `#include` line.
+fn included(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;
+    let rest = rest.trim_start();
+    let close = match rest.chars().next()? {
+        '"' => '"',
+        '<' => '>',
+        _ => return None,
+    };
+    rest[1..].split_once(close).map(|(name, _)| name)
+}
+
+/// Returns the place and the missing file of a compiler's message.
+fn missing(line: &str) -> Option<(&str, &str)> {
+    let (before, _) = line.split_once(" file not found")?;
+    let (place, quoted) = before.rsplit_once("error: ")?;
+    let name = quoted.trim().trim_matches(['\'', '"', '<', '>']);
+    let place = place.split(':').next().unwrap_or_default().trim();
+    (!name.is_empty()).then_some((place, name))
+}
+
+/// Gives a macro that names a directory or a file of this machine its place at the donor.
+fn macro_of_dir(word: &str, files_dir: &str) -> Option<String> {
+    let (name, value) = word.split_once('=')?;
+    let is_path = value.starts_with('/') && Path::new(value).exists();
+    is_path.then(|| format!("{name}={files_dir}{value}"))
+}
+
+/// Splits options at white space outside of quotes; a word keeps its quotes.
+fn split(options: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    for letter in options.chars() {
+        match (quote, letter) {
+            (Some(open), letter) if open == letter => quote = None,
+            (None, '"' | '\'') => quote = Some(letter),
+            (None, letter) if letter.is_whitespace() => {
+                if !word.is_empty() {
+                    words.push(std::mem::take(&mut word));
+                }
+                continue;
+            }
+            (Some(_) | None, _) => {}
+        }
+        word.push(letter);
+    }
+    if !word.is_empty() {
+        words.push(word);
+    }
+    words
+}
+
+fn unquoted(word: &str) -> &str {
+    word.trim_matches(['"', '\''])
+}
+
+fn quoted(word: &str) -> String {
+    if word.contains(char::is_whitespace) { format!("\"{word}\"") } else { word.to_owned() }
+}
+
+/// Removes `.` and `..` from a path, as a compiler does with names.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => plain.push(part),
+        }
+    }
+    plain
+}

@@ -1,0 +1,635 @@
+//! Reads and writes of buffers: at once in the region if nothing else runs, else by a command.
+
+use std::ffi::c_void;
+
+use opencl_sys::*;
+use venice_accel::opencl::wire::{Blob, CommandKind, INLINE_BYTES, Place};
+
+use crate::call::{Done, array, code, session_code, three};
+use crate::event::{Action, Event};
+use crate::memory::Memory;
+use crate::object::{Object, Shared};
+use crate::queue::{Enqueue, Queue};
+
+/// Memory of the program that a command fills later.
+#[derive(Clone, Copy)]
+pub struct Target {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: until the command ends the program leaves the memory to it, as the specification says.
+unsafe impl Send for Target {}
+
+impl Target {
+    pub fn new(start: *mut c_void, len: usize) -> Self {
+        Self { start: start.cast(), len }
+    }
+
+    /// Returns the memory.
+    ///
+    /// # Safety
+    /// It is the program's, valid for writes, and used by nobody else now.
+    pub unsafe fn bytes<'a>(self) -> &'a mut [u8] {
+        if self.len == 0 {
+            return &mut [];
+        }
+        // SAFETY: promised by the caller.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
+/// Checks that the program may read or write the contents.
+///
+/// # Errors
+/// [`CL_INVALID_OPERATION`].
+pub fn check_access(memory: &Memory, forbidden: cl_mem_flags) -> Done {
+    if memory.flags & (forbidden | CL_MEM_HOST_NO_ACCESS) != 0 {
+        return Err(CL_INVALID_OPERATION);
+    }
+    Ok(())
+}
+
+/// Checks that queue and memory object belong together.
+///
+/// # Errors
+/// [`CL_INVALID_CONTEXT`], [`CL_MISALIGNED_SUB_BUFFER_OFFSET`].
+pub fn check_context(queue: &Object<Queue>, memory: &Memory) -> Done {
+    if !Shared::ptr_eq(&queue.context, &memory.context) {
+        return Err(CL_INVALID_CONTEXT);
+    }
+    if let crate::memory::Shape::Part { origin, .. } = &memory.shape {
+        let align = queue.device.number(CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8;
+        if align != 0 && !origin.is_multiple_of(align) {
+            return Err(CL_MISALIGNED_SUB_BUFFER_OFFSET);
+        }
+    }
+    Ok(())
+}
+
+/// True if none of the events is still to come.
+///
+/// # Errors
+/// The code of a wait list with a failed command.
+fn have_ended(waits: &[Shared<Event>]) -> Done<bool> {
+    let mut all = true;
+    for event in waits {
+        match event.outcome() {
+            None => all = false,
+            Some(CL_COMPLETE) => {}
+            Some(_) => return Err(CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST),
+        }
+    }
+    Ok(all)
+}
+
+/// Returns the code of a blocking call by the outcome of its command.
+pub fn outcome(event: &Object<Event>) -> Done {
+    match event.wait()? {
+        CL_COMPLETE => Ok(()),
+        CL_DEVICE_NOT_AVAILABLE => Err(CL_DEVICE_NOT_AVAILABLE),
+        CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST => {
+            Err(CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST)
+        }
+        status => Err(status),
+    }
+}
+
+/// Reads bytes of a buffer into the program's memory.
+///
+/// # Errors
+/// The codes of `clEnqueueReadBuffer`.
+pub fn read(call: &Enqueue, memory: &Memory, offset: u64, into: Target, blocks: bool) -> Done {
+    let queue = &call.queue;
+    memory.prepare(queue, false)?;
+    let place = memory.place_at(&queue.device)?;
+    match place {
+        Some(place) if blocks => read_at_once(call, place + offset, into),
+        Some(_) | None => read_by_command(call, memory, offset, into, blocks),
+    }
+}
+
+/// Waits for what comes before, and reads the region. Meanwhile no other command is enqueued.
+fn read_at_once(call: &Enqueue, place: u64, into: Target) -> Done {
+    let queue = &call.queue;
+    let mut order = queue.order();
+    let is_ready = have_ended(&call.waits)? && (!queue.is_in_order() || queue.is_idle(&order));
+    if !is_ready {
+        let waits = queue.ids_of(&call.waits)?;
+        let marker = call.event();
+        let kind = CommandKind::Marker {};
+        queue.send_in(&mut order, waits, Some(&marker), Vec::new(), kind)?;
+        outcome(&marker)?;
+    }
+    // SAFETY: the call blocks, so the program's memory is ours until it returns.
+    let read = queue.device.session.read(place, unsafe { into.bytes() });
+    drop(order);
+    read.map_err(session_code)?;
+    if call.wants_event() {
+        call.hand_out(call.ended_event());
+    }
+    Ok(())
+}
+
+fn read_by_command(
+    call: &Enqueue,
+    memory: &Memory,
+    offset: u64,
+    into: Target,
+    blocks: bool,
+) -> Done {
+    let (id, bytes) = (memory.id, into.len as u64);
+    let kind = |place| CommandKind::ReadBuffer { memory: id, offset, bytes, place };
+    let event = if into.len <= INLINE_BYTES {
+        let fill: Action = Box::new(move |status, data| {
+            if status == CL_COMPLETE && data.len() == into.len {
+                // SAFETY: the command has not ended for the program, whose memory is ours so long.
+                unsafe { into.bytes() }.copy_from_slice(data);
+            }
+        });
+        call.send_with(kind(None), fill)?
+    } else {
+        read_staged(call, into, |place| kind(Some(place)))?
+    };
+    finish(call, event, blocks)
+}
+
+/// Reads by a command that stores into the region; the end of the command copies from there.
+///
+/// # Errors
+/// The code of a full device, or of a lost session.
+pub fn read_staged(
+    call: &Enqueue,
+    into: Target,
+    kind: impl FnOnce(u64) -> CommandKind<'static>,
+) -> Done<Shared<Event>> {
+    let device = Shared::clone(&call.queue.device);
+    let place = device.session.allocate(into.len as u64).map_err(session_code)?;
+    let fill: Action = Box::new(move |status, _| {
+        if status == CL_COMPLETE {
+            // SAFETY: the command has not ended for the program, whose memory is ours so long.
+            // A lost session ends all its events with an error.
+            let _ = device.session.read(place, unsafe { into.bytes() });
+        }
+        device.session.free(place);
+    });
+    call.send_with(kind(place), fill)
+}
+
+/// Hands the event of a command out, and waits for its end if the call blocks.
+///
+/// # Errors
+/// The command's error if the call blocks.
+pub fn finish(call: &Enqueue, event: Shared<Event>, blocks: bool) -> Done {
+    if blocks {
+        outcome(&event)?;
+    }
+    call.hand_out(event);
+    Ok(())
+}
+
+/// Writes bytes of the program to a buffer. They are copied before this returns.
+///
+/// # Errors
+/// The codes of `clEnqueueWriteBuffer`.
+pub fn write(call: &Enqueue, memory: &Memory, offset: u64, from: &[u8]) -> Done {
+    let queue = &call.queue;
+    memory.prepare(queue, true)?;
+    let session = &queue.device.session;
+    let is_mapped = session.region().is_mapped();
+    if let Some(place) = memory.place_at(&queue.device)?
+        && (is_mapped || from.len() > INLINE_BYTES)
+    {
+        let order = queue.order();
+        if have_ended(&call.waits)? && queue.is_idle(&order) {
+            let written = session.write(place + offset, from);
+            drop(order);
+            written.map_err(session_code)?;
+            if call.wants_event() {
+                call.hand_out(call.ended_event());
+            }
+            return Ok(());
+        }
+    }
+    let id = memory.id;
+    if from.len() <= INLINE_BYTES {
+        let data = Blob::Inline { bytes: from };
+        return call.send(Vec::new(), CommandKind::WriteBuffer { memory: id, offset, data });
+    }
+    let event = write_staged(call, from, |place| CommandKind::WriteBuffer {
+        memory: id,
+        offset,
+        data: Blob::Region { place },
+    })?;
+    call.hand_out(event);
+    Ok(())
+}
+
+/// Writes by a command that takes its bytes from the region.
+///
+/// # Errors
+/// The code of a full device, or of a lost session.
+pub fn write_staged(
+    call: &Enqueue,
+    from: &[u8],
+    kind: impl FnOnce(Place) -> CommandKind<'static>,
+) -> Done<Shared<Event>> {
+    let device = Shared::clone(&call.queue.device);
+    let place = device.session.stage(from).map_err(session_code)?;
+    let offset = place.offset;
+    call.send_with(kind(place), Box::new(move |_, _| device.session.free(offset)))
+}
+
+pub unsafe extern "C" fn enqueue_read_buffer(
+    queue: cl_command_queue,
+    buffer: cl_mem,
+    blocking: cl_bool,
+    offset: usize,
+    bytes: usize,
+    into: *mut c_void,
+    count: cl_uint,
+    waits: *const cl_event,
+    event: *mut cl_event,
+) -> cl_int {
+    // SAFETY: the program passes valid lists and memory.
+    code(|| unsafe {
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_READ_BUFFER)?;
+        let memory = Object::<Memory>::get(buffer)?;
+        check_context(&call.queue, &memory)?;
+        if into.is_null() {
+            return Err(CL_INVALID_VALUE);
+        }
+        memory.check_range(offset, bytes)?;
+        check_access(&memory, CL_MEM_HOST_WRITE_ONLY)?;
+        read(&call, &memory, offset as u64, Target::new(into, bytes), blocking != CL_FALSE)
+    })
+}
+
+pub unsafe extern "C" fn enqueue_write_buffer(
+    queue: cl_command_queue,
+    buffer: cl_mem,
+    blocking: cl_bool,
+    offset: usize,
+    bytes: usize,
+    from: *const c_void,
+    count: cl_uint,
+    waits: *const cl_event,
+    event: *mut cl_event,
+) -> cl_int {
+    let _ = blocking;
+    // SAFETY: the program passes valid lists and memory.
+    code(|| unsafe {
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_WRITE_BUFFER)?;
+        let memory = Object::<Memory>::get(buffer)?;
+        check_context(&call.queue, &memory)?;
+        if from.is_null() {
+            return Err(CL_INVALID_VALUE);
+        }
+        memory.check_range(offset, bytes)?;
+        check_access(&memory, CL_MEM_HOST_READ_ONLY)?;
+        write(&call, &memory, offset as u64, array(from.cast(), bytes))
+    })
+}
+
+pub unsafe extern "C" fn enqueue_copy_buffer(
+    queue: cl_command_queue,
+    from: cl_mem,
+    to: cl_mem,
+    from_offset: usize,
+    to_offset: usize,
+    bytes: usize,
+    count: cl_uint,
+    waits: *const cl_event,
+    event: *mut cl_event,
+) -> cl_int {
+    // SAFETY: the program passes valid lists.
+    code(|| unsafe {
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER)?;
+        let (from, to) = (Object::<Memory>::get(from)?, Object::<Memory>::get(to)?);
+        check_context(&call.queue, &from)?;
+        check_context(&call.queue, &to)?;
+        from.check_range(from_offset, bytes)?;
+        to.check_range(to_offset, bytes)?;
+        let overlap = |a: usize, b: usize| a < b + bytes && b < a + bytes;
+        if std::ptr::eq(from.root(), to.root()) {
+            let at = |memory: &Memory, offset: usize| match &memory.shape {
+                crate::memory::Shape::Part { origin, .. } => *origin as usize + offset,
+                crate::memory::Shape::Buffer | crate::memory::Shape::Image(_) => offset,
+            };
+            if overlap(at(&from, from_offset), at(&to, to_offset)) {
+                return Err(CL_MEM_COPY_OVERLAP);
+            }
+        }
+        from.prepare(&call.queue, false)?;
+        to.prepare(&call.queue, true)?;
+        let offsets = [from_offset as u64, to_offset as u64];
+        let (from, to, bytes) = (from.id, to.id, bytes as u64);
+        call.send(Vec::new(), CommandKind::CopyBuffer { from, to, offsets, bytes })
+    })
+}
+
+pub unsafe extern "C" fn enqueue_fill_buffer(
+    queue: cl_command_queue,
+    buffer: cl_mem,
+    pattern: *const c_void,
+    pattern_bytes: usize,
+    offset: usize,
+    bytes: usize,
+    count: cl_uint,
+    waits: *const cl_event,
+    event: *mut cl_event,
+) -> cl_int {
+    // SAFETY: the program passes valid lists and memory.
+    code(|| unsafe {
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_FILL_BUFFER)?;
+        let memory = Object::<Memory>::get(buffer)?;
+        check_context(&call.queue, &memory)?;
+        memory.check_range(offset, bytes)?;
+        let is_unit = pattern_bytes.is_power_of_two() && pattern_bytes <= 128;
+        if pattern.is_null()
+            || !is_unit
+            || !offset.is_multiple_of(pattern_bytes)
+            || !bytes.is_multiple_of(pattern_bytes)
+        {
+            return Err(CL_INVALID_VALUE);
+        }
+        memory.prepare(&call.queue, true)?;
+        let pattern = array(pattern.cast(), pattern_bytes);
+        let (id, offset, bytes) = (memory.id, offset as u64, bytes as u64);
+        call.send(Vec::new(), CommandKind::FillBuffer { memory: id, pattern, offset, bytes })
+    })
+}
+
+pub unsafe extern "C" fn enqueue_migrate_mem_objects(
+    queue: cl_command_queue,
+    objects: cl_uint,
+    first: *const cl_mem,
+    flags: cl_mem_migration_flags,
+    count: cl_uint,
+    waits: *const cl_event,
+    event: *mut cl_event,
+) -> cl_int {
+    // SAFETY: the program passes valid lists.
+    code(|| unsafe {
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_MIGRATE_MEM_OBJECTS)?;
+        const KNOWN: u64 = CL_MIGRATE_MEM_OBJECT_HOST | CL_MIGRATE_MEM_OBJECT_CONTENT_UNDEFINED;
+        if objects == 0 || first.is_null() || flags & !KNOWN != 0 {
+            return Err(CL_INVALID_VALUE);
+        }
+        let mut ids = Vec::new();
+        for handle in array(first, objects as usize) {
+            let memory = Object::<Memory>::get(*handle)?;
+            check_context(&call.queue, &memory)?;
+            memory.prepare(&call.queue, false)?;
+            ids.push(memory.id);
+        }
+        call.send(Vec::new(), CommandKind::Migrate { memory: ids, flags })
+    })
+}
+
+/// A box of a buffer, or of the program's memory.
+#[derive(Clone, Copy)]
+struct Rectangle {
+    origin: [u64; 3],
+    region: [u64; 3],
+    row: u64,
+    slice: u64,
+}
+
+impl Rectangle {
+    /// Checks the pitches; 0 stands for tight ones.
+    fn new(origin: [u64; 3], region: [u64; 3], row: usize, slice: usize) -> Done<Self> {
+        let row = if row == 0 { region[0] } else { row as u64 };
+        let rows = region[1].checked_mul(row).ok_or(CL_INVALID_VALUE)?;
+        let slice = if slice == 0 { rows } else { slice as u64 };
+        if region.contains(&0) || row < region[0] || slice < rows || !slice.is_multiple_of(row) {
+            return Err(CL_INVALID_VALUE);
+        }
+        Ok(Self { origin, region, row, slice })
+    }
+
+    fn start(&self) -> Option<u64> {
+        let [x, y, z] = self.origin;
+        x.checked_add(y.checked_mul(self.row)?)?.checked_add(z.checked_mul(self.slice)?)
+    }
+
+    /// Returns the first byte behind it.
+    fn end(&self) -> Done<u64> {
+        let [x, y, z] = self.region;
+        let end = || {
+            let rows = (y - 1).checked_mul(self.row)?;
+            let slices = (z - 1).checked_mul(self.slice)?;
+            self.start()?.checked_add(slices)?.checked_add(rows)?.checked_add(x)
+        };
+        end().ok_or(CL_INVALID_VALUE)
+    }
+
+    fn pitches(&self) -> [u64; 2] {
+        [self.row, self.slice]
+    }
+}
+
+/// Iterates over the rows of a region: offset in memory with these pitches, and in tight memory.
+pub fn rows(region: [u64; 3], [row, slice]: [u64; 2]) -> impl Iterator<Item = (usize, usize)> {
+    let [x, y, z] = region;
+    (0..z).flat_map(move |k| {
+        (0..y).map(move |j| ((k * slice + j * row) as usize, ((k * y + j) * x) as usize))
+    })
+}
+
+/// Copies rows of the program's memory into tight memory.
+///
+/// # Safety
+/// `start` is valid for all rows.
+pub unsafe fn pack(start: *const u8, region: [u64; 3], pitches: [u64; 2]) -> Vec<u8> {
+    let row_bytes = region[0] as usize;
+    let mut tight = vec![0; row_bytes * (region[1] * region[2]) as usize];
+    for (from, to) in rows(region, pitches) {
+        // SAFETY: promised by the caller; the destination is as long as all rows.
+        unsafe {
+            start
+                .add(from)
+                .copy_to_nonoverlapping(tight[to..to + row_bytes].as_mut_ptr(), row_bytes);
+        }
+    }
+    tight
+}
+
+/// Reads tight rows of the region into the program's memory when a command ends.
+///
+/// # Errors
+/// Those of [`read_staged`].
+pub fn read_rows(
+    call: &Enqueue,
+    start: *mut u8,
+    region: [u64; 3],
+    pitches: [u64; 2],
+    kind: impl FnOnce(u64) -> CommandKind<'static>,
+) -> Done<Shared<Event>> {
+    let device = Shared::clone(&call.queue.device);
+    let bytes = region[0] * region[1] * region[2];
+    let place = device.session.allocate(bytes).map_err(session_code)?;
+    let start = Target::new(start.cast(), 0);
+    let fill: Action = Box::new(move |status, _| {
+        let start = start;
+        let mut tight = vec![0; bytes as usize];
+        let read = device.session.read(place, &mut tight);
+        device.session.free(place);
+        if status != CL_COMPLETE || read.is_err() {
+            return;
+        }
+        let row_bytes = region[0] as usize;
+        for (to, from) in rows(region, pitches) {
+            let row = &tight[from..from + row_bytes];
+            // SAFETY: the command has not ended for the program, whose memory is ours so long.
+            unsafe { start.start.add(to).copy_from_nonoverlapping(row.as_ptr(), row_bytes) };
+        }
+    });
+    call.send_with(kind(place), fill)
+}
+
+/// Makes and checks the boxes of a call: in the buffer, and in the program's memory.
+fn boxes(
+    memory: &Memory,
+    origins: [[u64; 3]; 2],
+    region: [u64; 3],
+    [row, slice, host_row, host_slice]: [usize; 4],
+) -> Done<(Rectangle, Rectangle, u64)> {
+    if memory.is_image() {
+        return Err(CL_INVALID_MEM_OBJECT);
+    }
+    let inside = Rectangle::new(origins[0], region, row, slice)?;
+    let outside = Rectangle::new(origins[1], region, host_row, host_slice)?;
+    if inside.end()? > memory.bytes {
+        return Err(CL_INVALID_VALUE);
+    }
+    outside.end()?;
+    let start = outside.start().ok_or(CL_INVALID_VALUE)?;
+    Ok((inside, outside, start))
+}
+
+pub unsafe extern "C" fn enqueue_read_buffer_rect(
+    queue: cl_command_queue,
+    buffer: cl_mem,
+    blocking: cl_bool,
+    origin: *const usize,
+    host_origin: *const usize,
+    region: *const usize,
+    row: usize,
+    slice: usize,
+    host_row: usize,
+    host_slice: usize,
+    into: *mut c_void,
+    count: cl_uint,
+    waits: *const cl_event,
+    event: *mut cl_event,
+) -> cl_int {
+    // SAFETY: the program passes valid lists and memory.
+    code(|| unsafe {
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_READ_BUFFER_RECT)?;
+        let memory = Object::<Memory>::get(buffer)?;
+        check_context(&call.queue, &memory)?;
+        if into.is_null() {
+            return Err(CL_INVALID_VALUE);
+        }
+        let (origins, region) = ([three(origin)?, three(host_origin)?], three(region)?);
+        let pitches = [row, slice, host_row, host_slice];
+        let (inside, outside, start) = boxes(&memory, origins, region, pitches)?;
+        check_access(&memory, CL_MEM_HOST_WRITE_ONLY)?;
+        memory.prepare(&call.queue, false)?;
+        let (id, start) = (memory.id, into.cast::<u8>().add(start as usize));
+        let read = read_rows(&call, start, region, outside.pitches(), |place| {
+            let (origin, pitches) = (inside.origin, inside.pitches());
+            CommandKind::ReadRectangle { memory: id, origin, region, pitches, place }
+        })?;
+        finish(&call, read, blocking != CL_FALSE)
+    })
+}
+
+pub unsafe extern "C" fn enqueue_write_buffer_rect(
+    queue: cl_command_queue,
+    buffer: cl_mem,
+    _blocking: cl_bool,
+    origin: *const usize,
+    host_origin: *const usize,
+    region: *const usize,
+    row: usize,
+    slice: usize,
+    host_row: usize,
+    host_slice: usize,
+    from: *const c_void,
+    count: cl_uint,
+    waits: *const cl_event,
+    event: *mut cl_event,
+) -> cl_int {
+    // SAFETY: the program passes valid lists and memory.
+    code(|| unsafe {
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_WRITE_BUFFER_RECT)?;
+        let memory = Object::<Memory>::get(buffer)?;
+        check_context(&call.queue, &memory)?;
+        if from.is_null() {
+            return Err(CL_INVALID_VALUE);
+        }
+        let (origins, region) = ([three(origin)?, three(host_origin)?], three(region)?);
+        let pitches = [row, slice, host_row, host_slice];
+        let (inside, outside, start) = boxes(&memory, origins, region, pitches)?;
+        check_access(&memory, CL_MEM_HOST_READ_ONLY)?;
+        memory.prepare(&call.queue, true)?;
+        let start = from.cast::<u8>().add(start as usize);
+        let tight = pack(start, region, outside.pitches());
+        let id = memory.id;
+        let written = write_staged(&call, &tight, |place| {
+            let (origin, pitches, place) = (inside.origin, inside.pitches(), place.offset);
+            CommandKind::WriteRectangle { memory: id, origin, region, pitches, place }
+        })?;
+        call.hand_out(written);
+        Ok(())
+    })
+}
+
+pub unsafe extern "C" fn enqueue_copy_buffer_rect(
+    queue: cl_command_queue,
+    from: cl_mem,
+    to: cl_mem,
+    from_origin: *const usize,
+    to_origin: *const usize,
+    region: *const usize,
+    from_row: usize,
+    from_slice: usize,
+    to_row: usize,
+    to_slice: usize,
+    count: cl_uint,
+    waits: *const cl_event,
+    event: *mut cl_event,
+) -> cl_int {
+    // SAFETY: the program passes valid lists.
+    code(|| unsafe {
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER_RECT)?;
+        let (from, to) = (Object::<Memory>::get(from)?, Object::<Memory>::get(to)?);
+        check_context(&call.queue, &from)?;
+        check_context(&call.queue, &to)?;
+        if from.is_image() || to.is_image() {
+            return Err(CL_INVALID_MEM_OBJECT);
+        }
+        let region = three(region)?;
+        let source = Rectangle::new(three(from_origin)?, region, from_row, from_slice)?;
+        let target = Rectangle::new(three(to_origin)?, region, to_row, to_slice)?;
+        if source.end()? > from.bytes || target.end()? > to.bytes {
+            return Err(CL_INVALID_VALUE);
+        }
+        from.prepare(&call.queue, false)?;
+        to.prepare(&call.queue, true)?;
+        call.send(
+            Vec::new(),
+            CommandKind::CopyRectangle {
+                from: from.id,
+                to: to.id,
+                from_origin: source.origin,
+                to_origin: target.origin,
+                region,
+                from_pitches: source.pitches(),
+                to_pitches: target.pitches(),
+            },
+        )
+    })
+}
