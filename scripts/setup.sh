@@ -74,6 +74,10 @@ look() {
         need_file /usr/lib/python3/dist-packages/pandas/__init__.py python3-pandas
         need_file /usr/lib/python3/dist-packages/mypy/__init__.py python3-mypy # type hints are checked
         need pgrep procps
+        # OpenCL: the loader, a driver whose device is the processor, and a program.
+        need_file /usr/lib/x86_64-linux-gnu/libOpenCL.so.1 ocl-icd-libopencl1
+        need_file /etc/OpenCL/vendors/pocl.icd pocl-opencl-icd
+        need clinfo clinfo
         need pkg-config pkg-config # as whoever builds against the C library does
         need tshark tshark
         need systemd-analyze systemd # knows what the units allow
