@@ -118,6 +118,7 @@ functions! {
     clGetKernelInfo: clGetKernelInfo_t;
     clGetKernelArgInfo: clGetKernelArgInfo_t;
     clGetKernelWorkGroupInfo: clGetKernelWorkGroupInfo_t;
+    clGetEventInfo: clGetEventInfo_t;
     clCreateUserEvent: clCreateUserEvent_t;
     clRetainEvent: clRetainEvent_t;
     clReleaseEvent: clReleaseEvent_t;
