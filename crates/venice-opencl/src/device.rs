@@ -393,7 +393,7 @@ pub unsafe extern "C" fn device_ids(
 /// Returns the devices of a type.
 ///
 /// # Errors
-/// Those of `clGetDeviceIDs`.
+/// The codes of `clGetDeviceIDs`.
 pub fn devices_of(platform: &Platform, class: cl_device_type) -> Done<Vec<Shared<Device>>> {
     const KNOWN: cl_device_type = CL_DEVICE_TYPE_DEFAULT
         | CL_DEVICE_TYPE_CPU

@@ -494,7 +494,7 @@ pub unsafe fn pack(start: *const u8, region: [u64; 3], pitches: [u64; 2]) -> Vec
 /// Reads tight rows of the region into the program's memory when a command ends.
 ///
 /// # Errors
-/// Those of [`read_staged`].
+/// The errors of [`read_staged`].
 pub fn read_rows(
     call: &Enqueue,
     start: *mut u8,

@@ -165,3 +165,29 @@ fn killed_run_leaves_no_files() {
     finish(with_drivers(&place, &words), &words).expect(0);
     assert_eq!(run_dirs(&place), Vec::<PathBuf>::new());
 }
+
+/// Returns a command on the driver that is built beside `venice`.
+fn with_built_driver(place: &Place, words: &[&str]) -> Command {
+    let mut command = place.command(words);
+    command.env_remove("OCL_ICD_VENDORS").env_remove("VENICE_OPENCL");
+    command
+}
+
+#[test]
+fn unchanged_program_uses_accelerators() {
+    let Some(place) = opencl_rack("unchanged_program_uses_accelerators") else { return };
+    let words = ["run", "--accelerators", "2", "--", "clinfo", "--json"];
+    let said = finish(with_built_driver(&place, &words), &words).expect(0).json();
+    let devices = said["devices"][0]["online"].as_array().unwrap();
+    let named: Vec<_> = devices.iter().map(|it| it["CL_DEVICE_NAME"].as_str().unwrap()).collect();
+    assert!(named[0].ends_with("on node1") && named[1].ends_with("on node2"), "{named:?}");
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/python/opencl_sum.py");
+    let words = ["run", "--accelerators", "2", "--", "/usr/bin/python3", example];
+    let said = finish(with_built_driver(&place, &words), &words).expect(0);
+    let lines: Vec<_> = said.out.lines().collect();
+    assert_eq!(lines.len(), 4, "{said:?}");
+    for (at, line) in lines.iter().enumerate() {
+        let ends = if at % 2 == 0 { "first sum: 1.0" } else { ": right" };
+        assert!(line.ends_with(ends), "{said:?}");
+    }
+}

@@ -129,7 +129,7 @@ struct Connection {
     notice_bytes: usize,
     /// Requests for notices.
     polls: VecDeque<u64>,
-    /// Submissions whose answers wait for company: each message wakes the recipient.
+    /// Submissions that are answered with others: each message wakes the recipient.
     submitted: Vec<u64>,
     /// Events of commands that have not ended, as far as is known.
     pending: BTreeSet<u64>,
