@@ -3,5 +3,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod mailbox;
 pub mod opencl;
+pub mod pool;
 pub mod region;

@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
+use std::str::FromStr;
+
+use venice_wire::ByteSize;
 
 use crate::service::{Answer, ConnectionId, Request, Service, ServiceLimits};
 
@@ -12,6 +15,21 @@ pub struct DeviceModel {
     pub latency_ns: u64,
     /// Bytes of requests and answers a second that pass one after the other; 0: without limit.
     pub bytes_per_s: u64,
+}
+
+/// Reads `RATE`, a size a second: `64MB/s`. The latency is 0.
+impl FromStr for DeviceModel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let malformed = |why: String| format!("rate '{text}': {why}, for example 64MB/s");
+        let size = text.strip_suffix("/s").ok_or_else(|| malformed("expected SIZE/s".into()))?;
+        match ByteSize::parse_with_unit(size) {
+            Ok(ByteSize(0)) => Err(malformed("expected more than 0".into())),
+            Ok(ByteSize(bytes_per_s)) => Ok(Self { latency_ns: 0, bytes_per_s }),
+            Err(error) => Err(malformed(error.to_string())),
+        }
+    }
 }
 
 /// A service whose answers come when the modelled device would have them.

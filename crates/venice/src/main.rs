@@ -42,7 +42,7 @@ use venice_accel::opencl::listing::{SUBCOMMAND as OPENCL_DEVICES, print_devices}
 
 /// Services that this program's hosts know.
 const SERVICES: &[venice_service::ServiceEntry] =
-    &[venice_service::echo::ENTRY, venice_accel::opencl::ENTRY];
+    &[venice_service::echo::ENTRY, venice_accel::mailbox::ENTRY, venice_accel::opencl::ENTRY];
 
 fn main() -> ExitCode {
     // The hidden subcommands of agents come before any thread.

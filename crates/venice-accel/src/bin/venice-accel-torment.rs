@@ -1,14 +1,15 @@
-//! Program of the crate's tests: hosts a service with nothing but a region.
+//! Program of the crate's tests: hosts mailboxes, and a service with nothing but a region.
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
 
+use venice_accel::mailbox;
 use venice_accel::region::{self, RegionHost};
 use venice_service::{Answer, Request, Service, ServiceEntry, ServiceLimits, Status, host_main};
 
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
-        Some("service-host") => host_main(&[BULK]),
+        Some("service-host") => host_main(&[mailbox::ENTRY, BULK]),
         _ => {
             eprintln!("usage: venice-accel-torment service-host");
             ExitCode::from(2)

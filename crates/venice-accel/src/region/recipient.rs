@@ -44,13 +44,13 @@ enum Way {
 }
 
 impl Region {
-    /// Opens the first `bytes` of the region, rounded up to 16 MiB, at the first endpoint of the
-    /// service that is reachable from here. The host answers within `timeout`; `udp_port` is its port
-    /// for this region ([`super::RegionHost::udp_port`]).
+    /// Opens the region of `bytes`, rounded up to 16 MiB as its host did, at the first endpoint of
+    /// the service that is reachable from here. The host answers within `timeout`; `udp_port` is its
+    /// port for this region ([`super::RegionHost::udp_port`]).
     ///
     /// # Errors
     /// [`RegionError::NoEndpoint`]; [`RegionError::Empty`]; [`RegionError::Open`] for the last
-    /// endpoint tried: the host is absent, its region is smaller, or the secret is wrong;
+    /// endpoint tried: the host is absent, its region has another size, or the secret is wrong;
     /// [`RegionError::Silent`].
     pub fn open(
         access: &ServiceAccess,

@@ -2,4 +2,6 @@
 
 mod common;
 mod confined;
+mod mailbox;
+mod pool;
 mod region;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use venice_control::ResourceKind;
 use venice_wire::ByteSize;
 
+use super::accelerator::is_emulated;
 use super::class::{class_of, classes};
 
 /// Longest name of a device or of a capability, in bytes.
@@ -91,8 +92,13 @@ fn parse(text: &str) -> Result<Offer, String> {
     let kind = ResourceKind::device_named(kind).map_err(|error| error.to_string())?;
     let mut parts = rest.split(',');
     let device = parts.next().unwrap_or_default();
-    let capabilities: Vec<String> = parts.map(str::to_owned).collect();
+    let mut capabilities: Vec<String> = parts.map(str::to_owned).collect();
     let (address, size) = match device.split_once('=') {
+        // What an emulated accelerator computes, and how fast, is one of its capabilities.
+        Some((address, model)) if model.contains('@') => {
+            capabilities.insert(0, model.to_owned());
+            (address, None)
+        }
         Some((address, size)) => (address, Some(size)),
         None => (device, None),
     };
@@ -105,6 +111,10 @@ fn parse(text: &str) -> Result<Offer, String> {
     let bytes = size.map(|size| size.parse::<ByteSize>().map(|size| size.0));
     let bytes = bytes.transpose().map_err(|error| error.to_string())?;
     let offer = Offer { kind, address: address.to_owned(), bytes, capabilities };
+    let has_model = offer.capabilities.iter().any(|it| it.contains('@'));
+    if has_model && !is_emulated(kind, address) {
+        return Err("FUNCTION@RATE is for an emulated accelerator".to_owned());
+    }
     class_of(kind).map_or(Ok(()), |class| class.check_text(&offer))?;
     Ok(offer)
 }
@@ -130,6 +140,15 @@ mod tests {
     }
 
     #[test]
+    fn model_is_a_capability() {
+        let offer: Offer = "accelerator:emulated0=fft@64MB/s,near".parse().unwrap();
+        assert_eq!((offer.bytes, offer.capabilities.len()), (None, 2));
+        let text = offer.to_string();
+        assert_eq!(text, "accelerator:emulated0,fft@64MB/s,near");
+        assert_eq!(text.parse::<Offer>().unwrap(), offer);
+    }
+
+    #[test]
     fn invalid_offer_is_named() {
         for (text, said) in [
             ("/dev/nvidia0", "missing kind"),
@@ -139,6 +158,7 @@ mod tests {
             ("nic:/sys/class/net/eth1", "without a path"),
             ("nic:eth1=5GiB", "no size"),
             ("storage:/srv=five", "five"),
+            ("storage:/srv=fft@1MB/s", "emulated accelerator"),
             ("storage:", "1 to 255"),
             ("nic:eth1,", "1 to 255"),
         ] {

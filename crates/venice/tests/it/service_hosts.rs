@@ -239,5 +239,5 @@ fn emulated_accelerator_needs_service() {
     let place = Place::new();
     let words = ["up", "--lend", "32MiB", "--offer", "accelerator:emulated0"];
     let said = place.venice(&words).expect(2);
-    assert!(said.complaint().contains("add ,echo"), "{said:?}");
+    assert!(said.complaint().contains("or ,echo"), "{said:?}");
 }

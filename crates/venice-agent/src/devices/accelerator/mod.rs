@@ -4,7 +4,7 @@ mod emulated;
 mod opencl;
 mod real;
 
-use venice_control::ResourceSpec;
+use venice_control::{ResourceKind, ResourceSpec};
 use venice_service::{HostSpec, ServiceSecret};
 
 use super::class::{Candidate, DeviceClass};
@@ -33,7 +33,7 @@ fn family(address: &str) -> &'static dyn Family {
 
 impl DeviceClass for Class {
     fn form(&self) -> &'static str {
-        "PATH[=SIZE], accelerator:opencl[NUMBER][=SIZE], accelerator:emulated[NUMBER][=SIZE],SERVICE"
+        "PATH[=SIZE], accelerator:opencl[NUMBER][=SIZE], accelerator:emulated[NUMBER]=FUNCTION@RATE or accelerator:emulated[NUMBER][=SIZE],SERVICE"
     }
 
     fn check_text(&self, offer: &Offer) -> Result<(), String> {
@@ -66,6 +66,11 @@ impl DeviceClass for Class {
     fn identity(&self, host: &Host, address: &str) -> Identity {
         family(address).identity(host, address)
     }
+}
+
+/// True for an accelerator that a service emulates.
+pub(super) fn is_emulated(kind: ResourceKind, address: &str) -> bool {
+    kind == ResourceKind::Accelerator && emulated::Emulated.has(address)
 }
 
 /// Returns the number in a name of this stem, 0 if it has none: `opencl`, `opencl1`; `None` for

@@ -1,0 +1,145 @@
+//! Results of tasks, and their bytes in a mailbox.
+
+use super::layout::{MAX_MESSAGE_BYTES, RESULT_BYTES};
+
+/// Outcome of a task as a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ResultCode {
+    /// Done.
+    Done = 0,
+    /// The request is malformed, or longer than a buffer.
+    Malformed = 1,
+    /// The accelerator does not run such code, or has no function of that name.
+    Unsupported = 2,
+    /// The executable cannot be built.
+    Build = 3,
+    /// It failed.
+    Failed = 4,
+    /// The output is longer than the task allowed.
+    OutputTooLong = 5,
+}
+
+impl ResultCode {
+    fn from_number(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::Done,
+            1 => Self::Malformed,
+            2 => Self::Unsupported,
+            3 => Self::Build,
+            4 => Self::Failed,
+            5 => Self::OutputTooLong,
+            _ => return None,
+        })
+    }
+}
+
+/// A task that failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct TaskError {
+    /// Kind of the failure; not [`ResultCode::Done`].
+    pub code: ResultCode,
+    /// Reason, at most 256 bytes of which reach the recipient.
+    pub message: String,
+}
+
+impl TaskError {
+    /// Returns an error of this kind.
+    pub fn new(code: ResultCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// A finished task: length of its output in bytes, or its error.
+pub type Outcome = Result<u64, TaskError>;
+
+/// A result in a mailbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskResult {
+    /// Outcome.
+    pub outcome: Outcome,
+    /// Time of the task on the accelerator in nanoseconds.
+    pub time_ns: u64,
+}
+
+/// A result that no host writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed result of a task")]
+pub struct ResultError;
+
+impl TaskResult {
+    /// Returns the bytes behind the completion word.
+    pub(crate) fn emit(&self) -> Vec<u8> {
+        let (code, output_bytes, message) = match &self.outcome {
+            Ok(bytes) => (ResultCode::Done, *bytes, ""),
+            Err(error) => (error.code, 0, cut(&error.message)),
+        };
+        let mut bytes = Vec::with_capacity(RESULT_BYTES + message.len());
+        bytes.extend_from_slice(&(code as u32).to_le_bytes());
+        bytes.extend_from_slice(&(message.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&output_bytes.to_le_bytes());
+        bytes.extend_from_slice(&self.time_ns.to_le_bytes());
+        bytes.extend_from_slice(message.as_bytes());
+        bytes
+    }
+
+    /// Reads a result; what follows it is ignored.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ResultError> {
+        let (head, rest) = bytes.split_first_chunk::<RESULT_BYTES>().ok_or(ResultError)?;
+        let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
+        let long = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
+        let code = ResultCode::from_number(number(0)).ok_or(ResultError)?;
+        let len = number(4) as usize;
+        let message = rest.get(..len).filter(|_| len <= MAX_MESSAGE_BYTES).ok_or(ResultError)?;
+        let outcome = match code {
+            ResultCode::Done => Ok(long(8)),
+            code => Err(TaskError::new(code, String::from_utf8_lossy(message))),
+        };
+        Ok(Self { outcome, time_ns: long(16) })
+    }
+}
+
+/// Cuts a message at a character's boundary.
+fn cut(message: &str) -> &str {
+    let mut len = message.len().min(MAX_MESSAGE_BYTES);
+    while !message.is_char_boundary(len) {
+        len -= 1;
+    }
+    &message[..len]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_reads_back() {
+        let done = TaskResult { outcome: Ok(77), time_ns: 5 };
+        let failed = TaskError::new(ResultCode::Build, "line 3: no");
+        let failed = TaskResult { outcome: Err(failed), time_ns: u64::MAX };
+        for result in [done, failed] {
+            let bytes = [result.emit(), vec![9; 40]].concat();
+            assert_eq!(TaskResult::parse(&bytes).unwrap(), result);
+        }
+    }
+
+    #[test]
+    fn long_message_is_cut() {
+        let long = TaskError::new(ResultCode::Failed, "ä".repeat(MAX_MESSAGE_BYTES));
+        let bytes = TaskResult { outcome: Err(long), time_ns: 0 }.emit();
+        assert_eq!(bytes.len(), RESULT_BYTES + MAX_MESSAGE_BYTES);
+        TaskResult::parse(&bytes).unwrap();
+    }
+
+    #[test]
+    fn malformed_results_are_refused() {
+        let mut bytes = TaskResult { outcome: Ok(1), time_ns: 0 }.emit();
+        bytes[0] = 6;
+        assert_eq!(TaskResult::parse(&bytes), Err(ResultError));
+        bytes[0] = 4;
+        bytes[4] = 1;
+        assert_eq!(TaskResult::parse(&bytes), Err(ResultError));
+        assert_eq!(TaskResult::parse(&bytes[..10]), Err(ResultError));
+    }
+}
