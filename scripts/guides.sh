@@ -12,7 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export LC_ALL=C.UTF-8
 
 binaries="$(realpath -m "${VENICE_TARGET:-target/release}")"
-for file in venice libvenice_preload.so; do
+for file in venice libvenice_preload.so libvenice_opencl.so; do
     [[ -e $binaries/$file ]] || { echo "guides: no $binaries/$file: make build" >&2; exit 2; }
 done
 pages=("$@")

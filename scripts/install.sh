@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/install.sh install|install-lab|uninstall PREFIX: the binary, its shim, the C library with header
-# and pkg-config file, units, completions, man pages, documents; or the binary venice-lab with its own.
+# scripts/install.sh install|install-lab|uninstall PREFIX: the binary, its shim, the OpenCL client driver,
+# the C library with header and pkg-config file, units, completions, man pages, documents; or the binary venice-lab with its own.
 set -euo pipefail
 
 usage() {
@@ -59,6 +59,7 @@ install_lab() {
 install_all() {
     install_stripped venice bin/venice
     install_stripped libvenice_preload.so lib/venice/libvenice_preload.so
+    install_stripped libvenice_opencl.so lib/venice/libvenice_opencl.so
     install_library
     local unit
     for unit in packaging/systemd/*.service; do

@@ -74,6 +74,11 @@ look() {
         need_file /usr/lib/python3/dist-packages/pandas/__init__.py python3-pandas
         need_file /usr/lib/python3/dist-packages/mypy/__init__.py python3-mypy # type hints are checked
         need pgrep procps
+        # OpenCL: the loader, a driver whose device is the processor, and a program.
+        need_file /usr/lib/x86_64-linux-gnu/libOpenCL.so.1 ocl-icd-libopencl1
+        need_file /etc/OpenCL/vendors/pocl.icd pocl-opencl-icd
+        need clinfo clinfo
+        need_file /usr/lib/python3/dist-packages/pyopencl/__init__.py python3-pyopencl
         need pkg-config pkg-config # as whoever builds against the C library does
         need tshark tshark
         need systemd-analyze systemd # knows what the units allow
@@ -93,6 +98,8 @@ look() {
     fi
     if at_least all; then
         need g++ g++ # libFuzzer is C++
+        need piglit piglit # tests of OpenCL
+        need hashcat hashcat
         # Large programs, which only `make test-all` runs.
         [[ -n $(compgen -G "/usr/lib/postgresql/*/bin/initdb") ]] || missing+=(postgresql)
         need chromium chromium

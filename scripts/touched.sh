@@ -18,6 +18,8 @@ git rev-parse --verify --quiet "$base^{commit}" >/dev/null || { echo "touched: n
         crates/venice-memory/src/hotplug/* | crates/venice-memory/src/donor/*) echo "memory-devices programs daemons" ;;
         crates/venice-memory/src/paged/window*) echo "window programs" ;;
         crates/venice-memory/*) echo "simulation programs window swap verbs bindings" ;;
+        crates/venice-accel/*) echo "daemons programs fuzz" ;;
+        crates/venice-opencl/*) echo "programs" ;;
         crates/venice-preload/*) echo "programs window" ;;
         crates/venice-swap/* | crates/venice-fuse/*) echo "swap programs" ;;
         crates/venice-control/* | crates/venice-store/* | crates/venice-monitor/*) echo "daemons kill-loops" ;;

@@ -29,7 +29,7 @@ pub unsafe fn made(stored: *mut cl_int, make: impl FnOnce() -> Done<*mut c_void>
     object
 }
 
-/// Where a program wants a value: room, place, and place of the needed length.
+/// Destination of a value: room, place, and place of the needed length.
 #[derive(Clone, Copy)]
 pub struct Out {
     pub room: usize,
@@ -62,7 +62,7 @@ impl Out {
     /// Stores a text with its terminating zero.
     ///
     /// # Safety
-    /// As for [`Out::put`].
+    /// Same as [`Out::put`].
     pub unsafe fn put_text(self, text: &str) -> Done {
         let mut bytes = text.as_bytes().to_vec();
         bytes.push(0);
@@ -73,7 +73,7 @@ impl Out {
     /// Stores a number, a handle, or an array of them.
     ///
     /// # Safety
-    /// As for [`Out::put`]; `T` has no padding.
+    /// Same as [`Out::put`]; `T` has no padding.
     pub unsafe fn put_plain<T: Copy>(self, value: &[T]) -> Done {
         // SAFETY: plain values without padding may be seen as bytes.
         let bytes = unsafe {

@@ -274,6 +274,8 @@ fn adapt(parameters: &mut HashMap<cl_device_info, Vec<u8>>, node: &str, is_mappe
         (CL_DEVICE_MAX_ON_DEVICE_EVENTS, 4),
         (CL_DEVICE_MAX_NUM_SUB_GROUPS, 4),
         (CL_DEVICE_SUB_GROUP_INDEPENDENT_FORWARD_PROGRESS, 4),
+        (CL_DEVICE_BUILT_IN_KERNELS_WITH_VERSION, 0),
+        (CL_DEVICE_BUILT_IN_KERNELS, 1),
         (CL_DEVICE_PARTITION_TYPE, 0),
         (CL_DEVICE_PARTITION_PROPERTIES, 8),
     ] {
@@ -391,7 +393,7 @@ pub unsafe extern "C" fn device_ids(
 /// Returns the devices of a type.
 ///
 /// # Errors
-/// Those of `clGetDeviceIDs`.
+/// The codes of `clGetDeviceIDs`.
 pub fn devices_of(platform: &Platform, class: cl_device_type) -> Done<Vec<Shared<Device>>> {
     const KNOWN: cl_device_type = CL_DEVICE_TYPE_DEFAULT
         | CL_DEVICE_TYPE_CPU

@@ -240,20 +240,30 @@ pub fn plain(kind: CommandKind<'_>) -> Command<'_> {
 /// Queue of what follows the ends of events, on a thread of its own: callbacks of the program, and
 /// commands.
 struct Followers {
-    tasks: Mutex<(VecDeque<Box<dyn FnOnce() + Send>>, bool)>,
+    tasks: Mutex<Tasks>,
     added: Condvar,
 }
 
-static FOLLOWERS: Followers =
-    Followers { tasks: Mutex::new((VecDeque::new(), false)), added: Condvar::new() };
+struct Tasks {
+    waiting: VecDeque<Task>,
+    has_thread: bool,
+}
+
+/// Something that follows the end of an event.
+type Task = Box<dyn FnOnce() + Send>;
+
+static FOLLOWERS: Followers = Followers {
+    tasks: Mutex::new(Tasks { waiting: VecDeque::new(), has_thread: false }),
+    added: Condvar::new(),
+};
 
 /// Does a task on the thread of followers.
-pub fn follow(task: Box<dyn FnOnce() + Send>) {
+pub fn follow(task: Task) {
     let mut tasks = FOLLOWERS.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-    tasks.0.push_back(task);
-    if !tasks.1 {
+    tasks.waiting.push_back(task);
+    if !tasks.has_thread {
         let started = std::thread::Builder::new().name("venice-events".into()).spawn(follow_all);
-        tasks.1 = started.is_ok();
+        tasks.has_thread = started.is_ok();
     }
     FOLLOWERS.added.notify_one();
 }
@@ -261,7 +271,7 @@ pub fn follow(task: Box<dyn FnOnce() + Send>) {
 fn follow_all() {
     let mut tasks = FOLLOWERS.tasks.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        match tasks.0.pop_front() {
+        match tasks.waiting.pop_front() {
             Some(task) => {
                 drop(tasks);
                 task();

@@ -45,7 +45,7 @@ pub unsafe extern "C" fn clGetExtensionFunctionAddress(name: *const c_char) -> *
 /// Lists the platform, by `cl_khr_icd`.
 ///
 /// # Safety
-/// As for `clGetPlatformIDs`.
+/// Same as `clGetPlatformIDs`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clIcdGetPlatformIDsKHR(
     room: cl_uint,
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn clIcdGetPlatformIDsKHR(
 /// Returns information on the platform: some loaders look for this symbol.
 ///
 /// # Safety
-/// As for `clGetPlatformInfo`.
+/// Same as `clGetPlatformInfo`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clGetPlatformInfo(
     platform: cl_platform_id,

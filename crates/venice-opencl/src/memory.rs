@@ -41,7 +41,7 @@ pub struct Memory {
     state: Mutex<State>,
 }
 
-/// What a memory object is.
+/// Kind of a memory object.
 pub enum Shape {
     Buffer,
     /// A part of a buffer, from a byte on.

@@ -400,7 +400,7 @@ pub unsafe extern "C" fn create_program_with_built_in_kernels(
     }
 }
 
-/// What a build is asked for, by all three functions.
+/// Request of a build, of all three functions.
 struct BuildCall {
     program: Shared<Program>,
     devices: Vec<Shared<Device>>,

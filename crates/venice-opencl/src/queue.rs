@@ -37,7 +37,7 @@ pub enum Order {
     Unknown,
 }
 
-/// How a command is enqueued: what it waits for, and what the program gets.
+/// Call that enqueues a command: its wait list, and the place of its event.
 pub struct Enqueue {
     pub queue: Shared<Queue>,
     pub waits: Vec<Shared<Event>>,
@@ -106,7 +106,7 @@ impl Enqueue {
     /// Sends the command with an event; `action` follows its end.
     ///
     /// # Errors
-    /// Those of [`Enqueue::send`]; then no action follows.
+    /// The errors of [`Enqueue::send`]; then no action follows.
     pub fn send_with(&self, kind: CommandKind<'_>, action: Action) -> Done<Shared<Event>> {
         let event = self.event();
         event.on_end(action);

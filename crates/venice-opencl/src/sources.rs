@@ -116,12 +116,14 @@ fn included(line: &str) -> Option<&str> {
     rest[1..].split_once(close).map(|(name, _)| name)
 }
 
-/// Returns the place and the missing file of a compiler's message.
+/// Returns the place and the missing file of a compiler's message: `PLACE:1:10: fatal error: 'FILE'
+/// file not found`, or `error: PLACE:1:10: 'FILE' file not found`.
 fn missing(line: &str) -> Option<(&str, &str)> {
     let (before, _) = line.split_once(" file not found")?;
-    let (place, quoted) = before.rsplit_once("error: ")?;
-    let name = quoted.trim().trim_matches(['\'', '"', '<', '>']);
-    let place = place.split(':').next().unwrap_or_default().trim();
+    let quotes: &[char] = &['\'', '"', '<', '>'];
+    let before = before.strip_suffix(quotes)?;
+    let (_, name) = before.rsplit_once(quotes)?;
+    let place = line.trim_start().trim_start_matches("error: ").split(':').next()?;
     (!name.is_empty()).then_some((place, name))
 }
 
@@ -176,4 +178,42 @@ fn plain(path: &Path) -> PathBuf {
         }
     }
     plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_files_are_recognised() {
+        let clang = "/tmp/files/a/b.h:3:10: fatal error: 'c.h' file not found";
+        assert_eq!(missing(clang), Some(("/tmp/files/a/b.h", "c.h")));
+        let pocl =
+            "error: /tmp/x.cl:7:10 <Spelling=<scratch space>:9:1>: '/tmp/files/i.h' file not found";
+        assert_eq!(missing(pocl), Some(("/tmp/x.cl", "/tmp/files/i.h")));
+        assert_eq!(missing("error: use of undeclared identifier 'x'"), None);
+    }
+
+    #[test]
+    fn directories_move_to_donor() {
+        let sources = Sources::new("-I /opt/k -D DIR=/usr -DN=3 -I\"/a b\" -w", "/files");
+        let options = sources.options;
+        assert!(
+            options.starts_with("-I/files/opt/k -D DIR=/files/usr -DN=3 \"-I/files/a b\" -w"),
+            "{options}"
+        );
+    }
+
+    #[test]
+    fn included_files_follow() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("a.h", "#include \"b.h\"\n");
+        write("b.h", "# include <a.h>\nint b;\n");
+        let options = format!("-I{}", dir.path().display());
+        let mut sources = Sources::new(&options, "/files");
+        sources.add_included("#include \"a.h\"\n#include \"none.h\"", None);
+        let names: Vec<_> = sources.files.keys().map(|it| it.rsplit('/').next().unwrap()).collect();
+        assert_eq!(names, ["a.h", "b.h"]);
+    }
 }

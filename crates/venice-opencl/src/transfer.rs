@@ -102,10 +102,32 @@ pub fn outcome(event: &Object<Event>) -> Done {
 pub fn read(call: &Enqueue, memory: &Memory, offset: u64, into: Target, blocks: bool) -> Done {
     let queue = &call.queue;
     memory.prepare(queue, false)?;
-    let place = memory.place_at(&queue.device)?;
-    match place {
-        Some(place) if blocks => read_at_once(call, place + offset, into),
-        Some(_) | None => read_by_command(call, memory, offset, into, blocks),
+    let Some(place) = memory.place_at(&queue.device)? else {
+        return or_finished(call, || read_by_command(call, memory, offset, into, blocks));
+    };
+    if blocks || is_free(call)? {
+        return read_at_once(call, place + offset, into);
+    }
+    match read_by_command(call, memory, offset, into, blocks) {
+        // Without room for the bytes on their way the call waits for them.
+        Err(CL_MEM_OBJECT_ALLOCATION_FAILURE) => read_at_once(call, place + offset, into),
+        done => done,
+    }
+}
+
+/// True if nothing comes before the next command.
+fn is_free(call: &Enqueue) -> Done<bool> {
+    Ok(have_ended(&call.waits)? && call.queue.is_idle(&call.queue.order()))
+}
+
+/// Tries a transfer; without room for its bytes once more after all others of the queue.
+fn or_finished(call: &Enqueue, transfer: impl Fn() -> Done) -> Done {
+    match transfer() {
+        Err(CL_MEM_OBJECT_ALLOCATION_FAILURE) => {
+            call.queue.finish()?;
+            transfer()
+        }
+        done => done,
     }
 }
 
@@ -195,22 +217,36 @@ pub fn finish(call: &Enqueue, event: Shared<Event>, blocks: bool) -> Done {
 pub fn write(call: &Enqueue, memory: &Memory, offset: u64, from: &[u8]) -> Done {
     let queue = &call.queue;
     memory.prepare(queue, true)?;
-    let session = &queue.device.session;
-    let is_mapped = session.region().is_mapped();
-    if let Some(place) = memory.place_at(&queue.device)?
-        && (is_mapped || from.len() > INLINE_BYTES)
-    {
-        let order = queue.order();
-        if have_ended(&call.waits)? && queue.is_idle(&order) {
-            let written = session.write(place + offset, from);
-            drop(order);
-            written.map_err(session_code)?;
-            if call.wants_event() {
-                call.hand_out(call.ended_event());
-            }
+    let is_mapped = queue.device.session.region().is_mapped();
+    let place = memory.place_at(&queue.device)?;
+    let place = place.filter(|_| is_mapped || from.len() > INLINE_BYTES);
+    or_finished(call, || {
+        if let Some(place) = place
+            && write_at_once(call, place + offset, from)?
+        {
             return Ok(());
         }
+        write_by_command(call, memory, offset, from)
+    })
+}
+
+/// Writes into the region if nothing comes before; returns false if something does.
+fn write_at_once(call: &Enqueue, place: u64, from: &[u8]) -> Done<bool> {
+    let queue = &call.queue;
+    let order = queue.order();
+    if !have_ended(&call.waits)? || !queue.is_idle(&order) {
+        return Ok(false);
     }
+    let written = queue.device.session.write(place, from);
+    drop(order);
+    written.map_err(session_code)?;
+    if call.wants_event() {
+        call.hand_out(call.ended_event());
+    }
+    Ok(true)
+}
+
+fn write_by_command(call: &Enqueue, memory: &Memory, offset: u64, from: &[u8]) -> Done {
     let id = memory.id;
     if from.len() <= INLINE_BYTES {
         let data = Blob::Inline { bytes: from };
@@ -458,7 +494,7 @@ pub unsafe fn pack(start: *const u8, region: [u64; 3], pitches: [u64; 2]) -> Vec
 /// Reads tight rows of the region into the program's memory when a command ends.
 ///
 /// # Errors
-/// Those of [`read_staged`].
+/// The errors of [`read_staged`].
 pub fn read_rows(
     call: &Enqueue,
     start: *mut u8,

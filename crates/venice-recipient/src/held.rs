@@ -23,6 +23,7 @@ use venice_control::{
     ControlError, Grant, Notice, NoticeReason, Refusal, ServiceAccess, ServiceState,
 };
 use venice_memory::paged::run_block::Fate;
+use venice_wire::GrantId;
 
 use crate::error::RecipientError;
 use crate::leases::thread;
@@ -47,6 +48,8 @@ const MAX_GRACE: Duration = Duration::from_secs(5);
 /// An event of a held grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldNews {
+    /// The grant.
+    pub grant: GrantId,
     /// Its donor.
     pub donor: String,
     /// The granted resource: a device's address, or `memory`.
@@ -89,7 +92,7 @@ pub fn reason_text(reason: NoticeReason) -> &'static str {
 
 impl fmt::Display for HeldNews {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { donor, what, event, why } = self;
+        let Self { grant: _, donor, what, event, why } = self;
         if let (HeldEvent::Lost(_), Some(why)) = (event, why) {
             return write!(f, "{what} of {donor}: {why}: the grant is over");
         }
@@ -513,7 +516,7 @@ impl Keeper {
     fn say(&mut self, index: usize, event: HeldEvent) {
         let Kept { grant, why, .. } = &self.kept[index];
         let (donor, what, why) = (grant.donor.clone(), resource_name(grant), why.clone());
-        (self.tell)(HeldNews { donor, what, event, why });
+        (self.tell)(HeldNews { grant: grant.id, donor, what, event, why });
     }
 }
 

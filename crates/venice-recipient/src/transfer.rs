@@ -88,6 +88,7 @@ pub fn claim(
     for (grant, _) in lost {
         let what = resource_name(&grant);
         tell(HeldNews {
+            grant: grant.id,
             donor: grant.donor,
             what,
             event: HeldEvent::Lost(Fate::Revoked),

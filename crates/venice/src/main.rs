@@ -8,6 +8,7 @@
 
 mod certificate_text;
 mod cli;
+mod client_drivers;
 mod daemon;
 mod doctor;
 mod drain;
@@ -18,6 +19,7 @@ mod grants;
 mod host_port;
 mod identity;
 mod lab;
+mod library;
 mod listing;
 mod mode;
 mod name;

@@ -118,6 +118,7 @@ functions! {
     clGetKernelInfo: clGetKernelInfo_t;
     clGetKernelArgInfo: clGetKernelArgInfo_t;
     clGetKernelWorkGroupInfo: clGetKernelWorkGroupInfo_t;
+    clGetEventInfo: clGetEventInfo_t;
     clCreateUserEvent: clCreateUserEvent_t;
     clRetainEvent: clRetainEvent_t;
     clReleaseEvent: clReleaseEvent_t;
@@ -168,7 +169,7 @@ impl Library {
     ///
     /// # Errors
     /// [`OpenClError::Failed`].
-    pub fn platforms(&self) -> Result<Vec<cl_platform_id>, OpenClError> {
+    pub(crate) fn platforms(&self) -> Result<Vec<cl_platform_id>, OpenClError> {
         let mut count: cl_uint = 0;
         const NONE: cl_int = -1001;
         match call!(self, clGetPlatformIDs(0, std::ptr::null_mut(), &raw mut count))? {
@@ -186,7 +187,10 @@ impl Library {
     ///
     /// # Errors
     /// [`OpenClError::Failed`].
-    pub fn devices(&self, platform: cl_platform_id) -> Result<Vec<cl_device_id>, OpenClError> {
+    pub(crate) fn devices(
+        &self,
+        platform: cl_platform_id,
+    ) -> Result<Vec<cl_device_id>, OpenClError> {
         let mut count: cl_uint = 0;
         const NONE: cl_int = -1;
         let null = std::ptr::null_mut();
@@ -213,7 +217,7 @@ impl Library {
     ///
     /// # Errors
     /// [`OpenClError::Failed`] for a parameter that the driver does not know.
-    pub fn device_info(
+    pub(crate) fn device_info(
         &self,
         device: cl_device_id,
         parameter: cl_device_info,
@@ -227,7 +231,7 @@ impl Library {
     ///
     /// # Errors
     /// [`OpenClError::Failed`] for a parameter that the driver does not know.
-    pub fn platform_info(
+    pub(crate) fn platform_info(
         &self,
         platform: cl_platform_id,
         parameter: cl_platform_info,

@@ -45,7 +45,8 @@ fn reclaimed_grant_is_due_early() {
     assert!(kept.is_due(asked + Duration::from_secs(59)));
     let notice = Notice { reason: NoticeReason::Preempted, within_ms: Some(59_001) };
     let (donor, what) = ("node1".to_owned(), "/dev/gpu0".to_owned());
-    let text = HeldNews { donor, what, event: HeldEvent::Wanted(notice), why: None }.to_string();
+    let event = HeldEvent::Wanted(notice);
+    let text = HeldNews { grant: GrantId(1), donor, what, event, why: None }.to_string();
     let expected = "/dev/gpu0 of node1: a request of higher priority needs it: it ends in 60 s";
     assert_eq!(text, expected);
 }

@@ -20,9 +20,14 @@ EXAMPLES:
                                               queue if the rack is full (`venice queue`)
   venice run --local 512MiB --node node3 -- sort big.txt
                                               in a mesh: as a program of node3
+  venice run --accelerators 2 --accel-needs opencl,fp64 -- ./train
+                                              two OpenCL devices of the rack, no memory
+  venice run --accelerators 1 --local 4GiB --remote 16GiB -- ./train
+                                              memory too, near the device
 
-The program keeps at most --local of its anonymous memory resident; the rest is at the donors. The
-exit code is the program's. --stats prints a summary on stderr at the end.";
+The program keeps at most --local of its anonymous memory resident; the rest is at the donors. With
+devices and without any option of memory no memory is borrowed. OpenCL devices are the program's
+first platform, Venice; if one is lost its calls fail, and the program goes on. The exit code is the program's. --stats prints a summary on stderr at the end.";
 
 pub(super) const HELP_MAIN: &str = "\
 EXAMPLES:
@@ -46,6 +51,7 @@ EXAMPLES:
   venice up --nodes 6 --pool 2                the last two only lend
   venice up --offer node2/storage:/srv/pool=10GiB
                                               node2 also lends storage (`venice get storage=SIZE`)
+  venice up --offer accelerator:opencl        node1 also lends an OpenCL device
   venice up --nodes 2 --lend-dax node2/dax0.0
                                               node2 lends CXL memory or an NVDIMM
   venice up --reserve-ahead 20%               reserve up to a fifth for forecast needs
@@ -156,6 +162,8 @@ EXAMPLES:
                                               also memory blocks, for the same CXL fabric
   venice agent --lend 16GiB --offer accelerator:/dev/nvidia0 --offer storage:/srv/pool=100GiB
                                               also these devices, for `venice get`
+  venice agent --lend 16GiB --offer accelerator:opencl
+                                              an OpenCL device, for unchanged programs
   venice agent --return-blocks                bring blocks of a killed agent online
   venice agent --name cxl1 --lend-dax dax0.0  CXL memory or an NVDIMM (`venice window list`)
   venice agent --lend 16GiB --keep-free 4GiB --take-back-after-s 30

@@ -93,9 +93,9 @@ pub struct AgentArgs {
     /// on the same memory fabric (CXL); root only [default: none]
     #[arg(long, value_name = "SIZE", env = "VENICE_LEND_BLOCKS")]
     lend_blocks: Option<ByteSize>,
-    /// Also lend this device (accelerator:/dev/nvidia0, nic:eth1, storage:/dev/sdb,
-    /// storage:/srv/pool=100GiB); others are not lent; append ,CAPABILITY for capabilities that are
-    /// not detected; may be repeated
+    /// Also lend this device (accelerator:opencl0, accelerator:/dev/nvidia0, nic:eth1,
+    /// storage:/dev/sdb, storage:/srv/pool=100GiB); others are not lent; append ,CAPABILITY for
+    /// capabilities that are not detected; may be repeated
     #[arg(long, value_name = "DEVICE")]
     offer: Vec<Offer>,
     /// Bring memory blocks online that a killed agent has left offline, and exit

@@ -6,6 +6,7 @@ mod finding;
 mod hotplug;
 mod identity;
 mod kernel;
+mod libraries;
 mod limits;
 mod memory;
 mod modes;
@@ -13,7 +14,6 @@ mod opencl;
 mod ports;
 mod processors;
 mod service_hosts;
-mod shim;
 mod swap;
 
 use std::io::IsTerminal;
@@ -25,7 +25,6 @@ pub use facilities::on_path;
 pub use finding::{Finding, State};
 pub use kernel::has_capability;
 pub use memory::available_bytes;
-pub use shim::places as shim_places;
 use venice_cli::terminal::{self, Align};
 
 /// `venice doctor`
@@ -50,7 +49,7 @@ pub fn execute(args: &DoctorArgs) -> anyhow::Result<i32> {
 
 fn examine() -> Vec<Finding> {
     let mut findings = kernel::examine();
-    findings.extend(shim::examine());
+    findings.extend(libraries::examine());
     findings.extend(memory::examine());
     findings.extend(limits::examine());
     findings.extend(processors::examine());
@@ -151,6 +150,7 @@ mod tests {
             "CXL",
             "devices to lend",
             "OpenCL",
+            "OpenCL client driver",
             "service hosts",
         ] {
             assert!(findings.iter().any(|f| f.check == what), "no row about {what}");

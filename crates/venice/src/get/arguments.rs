@@ -34,8 +34,10 @@ Prints the grants and holds them: renews their leases until it is interrupted, o
 after -- ends, whose exit code it then returns. A device has one recipient at a time. The
 command's environment has VENICE_GRANT_ID, _KIND, _NODE, _ADDRESS, _BYTES and _CAPABILITIES; for
 several grants each is a list with commas. VENICE_GRANT_ENDPOINTS is a JSON list with the service of
-each grant, or null: grant, service, secret, endpoints (port, address, extra). If a grant is lost, for example
-with its node, this is reported, the command receives SIGTERM, and the exit code is 1. The same happens
+each grant, or null: grant, service, secret, endpoints (port, address, extra). The OpenCL loader of the command
+finds granted OpenCL devices, as platform Venice. If a grant is lost, for example
+with its node, this is reported, the command receives SIGTERM, and the exit code is 1; a lost OpenCL
+device fails the calls of the command instead. The same happens
 at the end of the notice period when a grant is preempted for a request of higher priority (another's
 --preempt); the start of the notice is reported too. `venice resources` lists what is offered, `venice
 agent --offer` lends devices.";

@@ -6,6 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use super::Heard;
+use crate::client_drivers::Installed;
 use crate::granted::{GrantedRow, environment, watch};
 use crate::run::{Child, Ended, find_program};
 use venice_cli::failure::EXIT_FAILURE;
@@ -28,6 +29,7 @@ impl Command {
 
     /// Runs the command. If a grant of `rows` is lost, or its notice period ends, the command
     /// receives SIGTERM and, after `grace`, SIGKILL: the resource may soon have another recipient.
+    /// It does not if a client driver tells it.
     pub fn run(
         &self,
         rows: &[GrantedRow],
@@ -35,17 +37,19 @@ impl Command {
         heard: Receiver<Heard>,
     ) -> anyhow::Result<Outcome> {
         let mut start = std::process::Command::new(&self.program);
-        start.envs(environment(rows));
+        let drivers = Installed::of(rows)?;
+        start.envs(environment(rows)).envs(drivers.variables().iter().cloned());
         let mut child = Child::start_bound(start, &self.program, &self.words)?;
         let signal = child.signaller();
         let (ended, is_lost) = std::thread::scope(|scope| {
             let (tell, has_ended) = std::sync::mpsc::channel::<()>();
+            let drivers = &drivers;
             let watcher = scope.spawn(move || {
                 let news = |within| match heard.recv_timeout(within) {
                     Ok(Heard::News(news)) => Some(news),
                     _ => None,
                 };
-                watch(news, &has_ended, grace, signal)
+                watch(news, drivers, &has_ended, grace, signal)
             });
             let ended = child.wait(|| ());
             drop(tell);

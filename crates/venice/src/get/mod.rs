@@ -204,6 +204,7 @@ fn endpoints(row: &GrantedRow) -> String {
 mod tests {
     use venice_control::{Notice, NoticeReason};
     use venice_recipient::Fate;
+    use venice_wire::GrantId;
 
     use super::*;
 
@@ -213,7 +214,8 @@ mod tests {
         let notice = Notice { reason: NoticeReason::Drain, within_ms: None };
         for event in [HeldEvent::Lost(Fate::Revoked), HeldEvent::Wanted(notice)] {
             let (donor, what) = ("node1".to_owned(), "emulated".to_owned());
-            tell.send(Heard::News(HeldNews { donor, what, event, why: None })).unwrap();
+            tell.send(Heard::News(HeldNews { grant: GrantId(1), donor, what, event, why: None }))
+                .unwrap();
         }
         tell_early_losses(&heard, &tell);
         tell.send(Heard::Stop).unwrap();

@@ -1,32 +1,45 @@
-//! Devices of a run: granted with its memory, and held as long as the program lives.
+//! Devices of a run: granted with its memory or alone, and held as long as the program lives.
 
+use std::ops::ControlFlow;
 use std::process::Command;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
 use clap::Args;
+use venice_control::client::Access;
 use venice_control::{ResourceKind, Want};
-use venice_recipient::{Held, HeldNews, Loan};
+use venice_recipient::{AllocationSpec, Held, HeldNews, Loan, allocate};
 
 use super::child::Child;
+use crate::client_drivers::Installed;
 use crate::granted::{GrantedRow, environment, watch};
-use crate::waiting::told;
+use crate::waiting::{in_line, told};
 use venice_cli::failure::Usage;
 
 /// Flags of devices.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
-    /// Accelerators to get with the memory: both or nothing, and the memory near them; the same as
-    /// --with accelerator=N
+    /// Accelerators to get, the same as --with accelerator=N. OpenCL devices are one platform of the
+    /// program, beside its local ones. With an option of memory both are granted or nothing, and the
+    /// memory near them; without one no memory is borrowed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) accelerators: Option<u32>,
-    /// Devices to get with the memory, as `venice get` names them: accelerator:cuda=2, nic,
+    /// Capabilities that each of them must have, with commas: opencl,fp64,images (`venice
+    /// resources`)
+    #[arg(long, value_name = "CAP", value_delimiter = ',', requires = "accelerators")]
+    pub(super) accel_needs: Vec<String>,
+    /// Further devices to get, as `venice get` names them: accelerator:cuda=2, nic,
     /// storage=10GiB; may be repeated. The program's environment describes them (`venice get`)
     #[arg(long = "with", value_name = "WANT")]
     pub(super) wants: Vec<Want>,
 }
 
 impl DeviceArgs {
+    /// True if there are any.
+    pub fn any(&self) -> bool {
+        self.accelerators.is_some() || !self.wants.is_empty()
+    }
+
     /// Returns the devices.
     ///
     /// # Errors
@@ -35,9 +48,13 @@ impl DeviceArgs {
         if let Some(memory) = self.wants.iter().find(|want| !want.kind.is_device()) {
             return Err(Usage(format!("--with {memory} is not a device: memory is --remote SIZE")));
         }
-        let accelerators = self
-            .accelerators
-            .map(|count| Want { count, ..Want::device(ResourceKind::Accelerator, 0) });
+        if self.accel_needs.iter().any(String::is_empty) {
+            return Err(Usage("--accel-needs has an empty capability: write X or X,Y".into()));
+        }
+        let accelerators = self.accelerators.map(|count| {
+            let capabilities = self.accel_needs.clone();
+            Want { count, capabilities, ..Want::device(ResourceKind::Accelerator, 0) }
+        });
         Ok(accelerators.into_iter().chain(self.wants.iter().cloned()).collect())
     }
 }
@@ -46,6 +63,7 @@ impl DeviceArgs {
 pub struct Devices {
     held: Held,
     heard: Receiver<HeldNews>,
+    drivers: Installed,
 }
 
 impl Devices {
@@ -56,13 +74,26 @@ impl Devices {
         }
         let (tell, heard) = mpsc::channel();
         let held = Held::devices_of(loan, move |news| drop(tell.send(news))).map_err(told)?;
-        Ok(Some(Self { held, heard }))
+        Ok(Some(Self { held, heard, drivers: Installed::default() }))
     }
 
-    /// Describes them in the environment of a command.
-    pub fn describe_to(&self, start: &mut Command) {
+    /// Allocates devices without memory.
+    pub fn allocate(access: &Access, spec: &AllocationSpec) -> anyhow::Result<Self> {
+        let loan = match spec.waiting.at_most.is_zero() {
+            true => allocate(access, spec, &mut |_| ControlFlow::Continue(())).map_err(told)?,
+            false => in_line(|told| allocate(access, spec, told))?,
+        };
+        let (tell, heard) = mpsc::channel();
+        let held = Held::loan(loan, move |news| drop(tell.send(news))).map_err(told)?;
+        Ok(Self { held, heard, drivers: Installed::default() })
+    }
+
+    /// Describes them in the environment of a command, and installs their client drivers for it.
+    pub fn describe_to(&mut self, start: &mut Command) -> anyhow::Result<()> {
         let rows = GrantedRow::all(&self.held);
-        start.envs(environment(&rows));
+        self.drivers = Installed::of(&rows)?;
+        start.envs(environment(&rows)).envs(self.drivers.variables().iter().cloned());
+        Ok(())
     }
 
     /// Ends the program when a device is lost.
@@ -71,7 +102,7 @@ impl Devices {
         let (end, has_ended) = mpsc::channel();
         let watcher = std::thread::spawn(move || {
             let news = |within| self.heard.recv_timeout(within).ok();
-            let is_lost = watch(news, &has_ended, grace, signal);
+            let is_lost = watch(news, &self.drivers, &has_ended, grace, signal);
             drop(self.held);
             is_lost
         });

@@ -1,5 +1,5 @@
-//! The attach socket's directory: one per run, in the directory for temporary files, accessible to
-//! its owner only.
+//! A run's directories, of its attach socket and of client drivers: in the directory for temporary
+//! files, accessible to their owner only. A socket in each shows that it is in use.
 //!
 //! A killed run leaves its directory behind; the next run removes it. The name of the directory
 //! identifies the owning process.
@@ -18,7 +18,7 @@ use crate::rack::Identity;
 
 const PREFIX: &str = "venice-run-";
 
-/// A run's socket directory; removed on drop.
+/// A run's directory with a socket; removed on drop.
 #[derive(Debug)]
 pub struct MeetingPlace {
     folder: tempfile::TempDir,
@@ -35,6 +35,11 @@ impl MeetingPlace {
         let me = Identity::of(std::process::id()).context("reading /proc")?;
         let folder = tempfile::Builder::new().prefix(&name_begins(me)).tempdir_in(above);
         Ok(MeetingPlace { folder: folder.context("making a folder for the run's socket")? })
+    }
+
+    /// Returns the path of the directory.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Returns the path of the attach socket.

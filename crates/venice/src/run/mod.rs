@@ -9,6 +9,7 @@ mod attending;
 mod child;
 mod core_dumps;
 mod devices;
+mod devices_only;
 mod imports;
 mod job;
 mod meeting_place;
@@ -44,10 +45,12 @@ use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
 pub use child::{Child, Ended};
 pub use job::{StandInArgs, execute as stand_in};
+pub use meeting_place::MeetingPlace;
 pub use program::find as find_program;
 pub use shared_memory::{RunPages, SharedMemory};
 pub use unmanaged::UnmanagedView;
 
+use crate::library::SHIM;
 use crate::mode::Mode;
 use crate::place;
 use crate::rack::{self, PortKind, port_parser};
@@ -177,8 +180,11 @@ fn read_ahead(text: &str) -> Result<u32, String> {
 /// Runs the program to its end; returns its exit code. If a signal ended the program, the same
 /// signal ends this process.
 pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
-    let local_bytes = local_bytes(args)?;
     let program = program::find(&args.command[0])?;
+    if devices_only::applies_to(args) {
+        return devices_only::execute(args, monitor, &program);
+    }
+    let local_bytes = local_bytes(args)?;
     check_amount(args.waiting.wait, args.remote.is_some())?;
     check_remote(args.remote)?;
     let ModeChoice { mode, reason: mode_reason } = mode_choice::choose(args, monitor, &program)?;
@@ -188,7 +194,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         return swap_mode::execute(args, monitor, local_bytes, &program);
     }
     program::check(&program).with_context(|| format!("--mode {}", args.mode))?;
-    let shim = program::shim()?;
+    let shim = SHIM.find()?;
     let port = port(args, monitor)?;
     requirements::check_port(args, mode, port)?;
     let page_sizes = args.page_size.unwrap_or_default();
@@ -226,7 +232,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     }
     let limits = raise_descriptor_limit();
     let mut loan = borrow(&access, &spec, port)?;
-    let devices = Devices::take(&mut loan)?;
+    let mut devices = Devices::take(&mut loan)?;
     if loan.is_short {
         remark(
             "venice: the rack, or your quota, has no room for two copies of this program's far memory \
@@ -250,8 +256,8 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     )?;
     let address = attending.address()?;
     let mut start = child::with_shim(&program, &shim, &address, attending.inherited());
-    if let Some(devices) = &devices {
-        devices.describe_to(&mut start);
+    if let Some(devices) = &mut devices {
+        devices.describe_to(&mut start)?;
     }
     let began = Instant::now();
     let mut child = child::Child::start(start, &program, &args.command)?;

@@ -110,18 +110,6 @@ fn loader(head: &[u8]) -> Option<String> {
     None
 }
 
-/// Finds the shim library.
-pub fn shim() -> anyhow::Result<PathBuf> {
-    let places = crate::doctor::shim_places();
-    let found = places.iter().find(|place| place.is_file());
-    let found = found.with_context(|| {
-        let list = places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ");
-        format!("shim library not found in {list}: install it, or set VENICE_SHIM")
-    })?;
-    // The program may change its working directory before it execs.
-    found.canonicalize().with_context(|| format!("resolving {}", found.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

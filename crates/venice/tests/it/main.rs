@@ -1,5 +1,6 @@
 //! `venice` as its users start it.
 
+mod accelerators;
 mod bandwidth;
 mod bench_monitor;
 mod bench_placement;

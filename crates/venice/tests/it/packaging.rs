@@ -61,11 +61,32 @@ fn units_allow_socket_group_setup() {
     }
 }
 
+#[test]
+fn drop_in_lets_hosts_confine_themselves() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        let test = "drop_in_lets_hosts_confine_themselves";
+        println!("SKIPPED: {test}: no systemd-analyze");
+        return;
+    }
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let read = |file: &str| fs::read_to_string(packaging.join(file)).unwrap();
+    let unit = read("systemd/venice-agent.service");
+    let both = unit.clone() + &read("examples/agent-service-hosts.conf");
+    let (without, with) = (allowed(&unit), allowed(&both));
+    for call in ["mount", "umount2", "pivot_root", "mount_setattr", "sethostname", "seccomp"] {
+        assert!(with.contains(call) && !without.contains(call), "{call}");
+    }
+    for call in ["unshare", "pidfd_open", "landlock_restrict_self", "capset"] {
+        assert!(with.contains(call), "{call}");
+    }
+}
+
 /// Runs `scripts/install.sh WORDS` in `folder`, with stand-ins for what is built.
 fn install(folder: &Path, words: &[&str]) -> Output {
     let built = folder.join("built");
     fs::create_dir_all(&built).unwrap();
-    for name in ["venice", "libvenice_preload.so", "libvenice.so", "libvenice.a"] {
+    let libraries = ["libvenice_preload.so", "libvenice_opencl.so", "libvenice.so", "libvenice.a"];
+    for name in ["venice"].into_iter().chain(libraries) {
         fs::copy("/bin/true", built.join(name)).unwrap();
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");

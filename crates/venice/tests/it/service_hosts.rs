@@ -92,7 +92,7 @@ fn below(parent: u64) -> Vec<u64> {
 }
 
 /// Returns the processes of the only host of a node: launcher, init, host.
-fn host_pids(place: &Place, node: &str) -> Vec<u64> {
+pub fn host_pids(place: &Place, node: &str) -> Vec<u64> {
     let pids = below(agent_pid(place, node));
     assert_eq!(pids.len(), 3, "{pids:?}");
     pids

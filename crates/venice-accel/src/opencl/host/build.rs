@@ -51,7 +51,7 @@ pub(super) struct Build {
     pub(super) files: Vec<(String, Vec<u8>)>,
 }
 
-/// What is to be built; each value holds references of its own.
+/// Work of a build; each value holds references of its own.
 #[derive(Debug)]
 pub(super) enum Step {
     Build(Owned),

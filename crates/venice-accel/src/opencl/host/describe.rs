@@ -125,10 +125,23 @@ const IMAGES: [cl_mem_object_type; 6] = [
 const USES: [cl_mem_flags; 4] =
     [CL_MEM_READ_ONLY, CL_MEM_WRITE_ONLY, CL_MEM_READ_WRITE, CL_MEM_KERNEL_READ_AND_WRITE];
 
-/// Returns the parameters of a device that its driver knows.
-pub(super) fn device(library: &Library, device: cl_device_id) -> Vec<Parameter> {
+/// Returns the parameters of a device that its driver knows; its memory is what is granted of it.
+pub(super) fn device(
+    library: &Library,
+    device: cl_device_id,
+    granted_bytes: u64,
+) -> Vec<Parameter> {
     let known = DEVICE.iter().filter_map(|name| {
-        Some(Parameter { name: *name, value: library.device_info(device, *name).ok()? })
+        let value = library.device_info(device, *name).ok()?;
+        let value = match *name {
+            CL_DEVICE_GLOBAL_MEM_SIZE => number(&value).min(granted_bytes).to_le_bytes().to_vec(),
+            // Half leaves room for the bytes of a transfer on their way.
+            CL_DEVICE_MAX_MEM_ALLOC_SIZE => {
+                number(&value).min(granted_bytes / 2).to_le_bytes().to_vec()
+            }
+            _ => value,
+        };
+        Some(Parameter { name: *name, value })
     });
     known.collect()
 }

@@ -23,7 +23,7 @@ type Code = cl_int;
 /// Longest pattern of a fill in bytes.
 const MAX_PATTERN_BYTES: usize = 128;
 
-/// What an enqueued command has besides its event.
+/// Data of an enqueued command.
 #[derive(Debug, Default)]
 struct Queued {
     /// Bytes that it reads or stores: they live until it ends.
@@ -496,7 +496,7 @@ fn with_data(flags: u64, data: Option<&mut Vec<u8>>) -> (u64, *mut c_void) {
     }
 }
 
-/// Where a command is enqueued.
+/// Queue, wait list and event of a command.
 pub(super) struct Target {
     pub(super) queue: cl_command_queue,
     pub(super) count: cl_uint,

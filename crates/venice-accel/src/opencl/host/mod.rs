@@ -18,7 +18,7 @@ mod output;
 mod watch;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -52,6 +52,10 @@ pub const ENTRY: ServiceEntry = ServiceEntry { name: SERVICE, make };
 
 /// Requests of a connection that may be outstanding.
 const MAX_OUTSTANDING: u32 = 256;
+/// Interval of looks for commands that have failed without a word of the driver, in nanoseconds.
+const LOOK_NS: u64 = 100_000_000;
+/// Submissions whose answers wait for a message that leaves anyway.
+const HELD_ANSWERS: usize = 4;
 /// Bytes of notices beyond which a connection gets no output of kernels, until it reads.
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
 /// Longest blob of a recipient in bytes.
@@ -125,11 +129,35 @@ struct Connection {
     notice_bytes: usize,
     /// Requests for notices.
     polls: VecDeque<u64>,
-    /// Launched kernels that have not ended, for their output.
-    running: usize,
+    /// Submissions that are answered with others: each message wakes the recipient.
+    submitted: Vec<u64>,
+    /// Events of commands that have not ended, as far as is known.
+    pending: BTreeSet<u64>,
+    /// Launched kernels among them, for their output.
+    running: BTreeSet<u64>,
 }
 
 impl Connection {
+    /// Forgets a command that has ended; returns false if it was not pending.
+    fn forget_pending(&mut self, event: u64) -> bool {
+        self.running.remove(&event);
+        self.pending.remove(&event)
+    }
+
+    /// Finds commands that failed with another one: not every driver calls back for them.
+    fn find_failed(&mut self, library: &Library) {
+        let status_of = |event: &u64| {
+            let handle = self.objects.get(*event, Kind::Event).ok()?;
+            let status = status_of(library, handle)?;
+            (status < 0).then_some((*event, status))
+        };
+        let failed: Vec<_> = self.pending.iter().filter_map(status_of).collect();
+        for (event, status) in failed {
+            self.forget_pending(event);
+            self.notify(&Notice::Done { event, status, times: None, data: &[] });
+        }
+    }
+
     fn notify(&mut self, notice: &Notice<'_>) {
         let bytes = encode(notice);
         self.notice_bytes += bytes.len();
@@ -149,6 +177,8 @@ struct OpenCl {
     leaving: BTreeMap<ConnectionId, usize>,
     answers: VecDeque<(Answer, Vec<u8>)>,
     description: Vec<u8>,
+    /// Time of the next look for failed commands; `None`: nothing is pending.
+    look_ns: Option<u64>,
 }
 
 fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
@@ -172,12 +202,12 @@ fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
         region,
     };
     let files = context.scratch_dir.join(FILES);
-    let service = OpenCl::new(donor, files).map_err(|error| text(&error))?;
+    let service = OpenCl::new(donor, files, options.bytes).map_err(|error| text(&error))?;
     Ok(Box::new(service))
 }
 
 impl OpenCl {
-    fn new(donor: Donor, files: PathBuf) -> std::io::Result<Self> {
+    fn new(donor: Donor, files: PathBuf, granted_bytes: u64) -> std::io::Result<Self> {
         let inbox = Arc::clone(&donor.inbox);
         let files_dir = files.display().to_string();
         let builder = Builder::start(donor.library, donor.device, files, Arc::clone(&inbox))?;
@@ -188,7 +218,7 @@ impl OpenCl {
             epoll::add(&wake, fd, data, epoll::EventFlags::IN)?;
         }
         let description = Description {
-            device: describe::device(donor.library, donor.device),
+            device: describe::device(donor.library, donor.device, granted_bytes),
             platform: describe::platform(donor.library, donor.platform),
             formats: describe::formats(donor.library, donor.device),
             region_bytes: donor.region.len_bytes(),
@@ -205,6 +235,7 @@ impl OpenCl {
             leaving: BTreeMap::new(),
             answers: VecDeque::new(),
             description: encode(&description),
+            look_ns: None,
         })
     }
 
@@ -215,22 +246,50 @@ impl OpenCl {
     /// Carries out the commands of a request.
     fn submit(&mut self, connection: ConnectionId, payload: &[u8]) -> Status {
         let Some(state) = self.connections.get_mut(&connection) else { return Status::MALFORMED };
+        let mut fails_others = false;
         let mut reader = Reader::new(payload);
         while !reader.is_at_end() {
             let Ok(command) = reader.take::<Command<'_>>() else { return Status::MALFORMED };
             let (queue, event) = (command.queue, command.event);
             let is_launch = matches!(command.kind, CommandKind::Launch { .. });
+            fails_others |= matches!(command.kind, CommandKind::SetUserEvent { status: ..0, .. });
             let objects = &mut state.objects;
             let mut executor = Executor { donor: &self.donor, connection, objects };
             match executor.execute(command) {
-                Ok(()) => state.running += usize::from(is_launch && event != 0),
+                Ok(()) if event != 0 => {
+                    state.pending.insert(event);
+                    if is_launch {
+                        state.running.insert(event);
+                    }
+                }
+                Ok(()) => {}
                 Err((_, status)) if event != 0 => {
                     state.notify(&Notice::Done { event, status, times: None, data: &[] });
                 }
                 Err((id, status)) => state.notify(&Notice::Failed { queue, id, status }),
             }
         }
+        if fails_others {
+            state.find_failed(self.donor.library);
+        }
         Status::OK
+    }
+
+    /// Answers a submission later, with the next notice or with others.
+    fn hold_answer(&mut self, connection: ConnectionId, id: u64) {
+        let Some(state) = self.connections.get_mut(&connection) else { return };
+        state.submitted.push(id);
+        if state.submitted.len() >= HELD_ANSWERS {
+            self.answer_submitted(connection);
+        }
+    }
+
+    fn answer_submitted(&mut self, connection: ConnectionId) {
+        let Some(state) = self.connections.get_mut(&connection) else { return };
+        let status = Status::OK;
+        let held =
+            state.submitted.drain(..).map(|id| (Answer { connection, id, status }, Vec::new()));
+        self.answers.extend(held);
     }
 
     fn reserve(&mut self, connection: ConnectionId, payload: &[u8]) -> (Status, Vec<u8>) {
@@ -365,9 +424,12 @@ impl OpenCl {
             .then(|| times_of(self.donor.library, command.handle.raw()))
             .flatten();
         let Some(state) = self.connections.get_mut(&command.connection) else { return };
-        state.running = state.running.saturating_sub(1);
         let data = if command.is_read && status == 0 { &command.data[..] } else { &[] };
         if command.event != 0 {
+            // It may have been found to have failed before.
+            if !state.forget_pending(command.event) {
+                return;
+            }
             state.notify(&Notice::Done { event: command.event, status, times, data });
         } else if status < 0 {
             state.notify(&Notice::Failed { queue: command.queue, id: 0, status });
@@ -376,7 +438,7 @@ impl OpenCl {
 
     /// Sends what kernels have printed to the connection that runs some, else to the oldest one.
     fn take_output(&mut self) {
-        let running = self.connections.values_mut().find(|state| state.running > 0);
+        let running = self.connections.values_mut().find(|state| !state.running.is_empty());
         let has_running = running.is_some();
         let state = match running {
             Some(state) => Some(state),
@@ -454,7 +516,9 @@ impl OpenCl {
             state.notice_bytes -= notice.len();
             state.notices.pop_front();
         }
-        Some(Answer { connection: *connection, id, status: Status::OK })
+        let connection = *connection;
+        self.answer_submitted(connection);
+        Some(Answer { connection, id, status: Status::OK })
     }
 }
 
@@ -476,14 +540,18 @@ impl Service for OpenCl {
         self.connections.insert(connection, Connection::default());
     }
 
-    fn handle_request(&mut self, _now_ns: u64, request: Request<'_>) {
+    fn handle_request(&mut self, now_ns: u64, request: Request<'_>) {
         let Request { connection, id, opcode, payload } = request;
+        self.look_ns.get_or_insert(now_ns + LOOK_NS);
         let (status, answer) = match opcode {
             opcode::DESCRIBE => match decode::<u16>(payload) {
                 Ok(VERSION) => (Status::OK, self.description.clone()),
                 Ok(_) | Err(_) => (Status::MALFORMED, Vec::new()),
             },
-            opcode::SUBMIT => (self.submit(connection, payload), Vec::new()),
+            opcode::SUBMIT => match self.submit(connection, payload) {
+                Status::OK => return self.hold_answer(connection, id),
+                status => (status, Vec::new()),
+            },
             opcode::POLL => {
                 if let Some(state) = self.connections.get_mut(&connection) {
                     state.polls.push_back(id);
@@ -515,6 +583,20 @@ impl Service for OpenCl {
         if let Some(state) = self.connections.remove(&connection) {
             self.leave(connection, &state);
         }
+    }
+
+    fn handle_timeout(&mut self, now_ns: u64) {
+        if self.look_ns.is_none_or(|at_ns| at_ns > now_ns) {
+            return;
+        }
+        let library = self.donor.library;
+        self.connections.values_mut().for_each(|state| state.find_failed(library));
+        let is_pending = self.connections.values().any(|state| !state.pending.is_empty());
+        self.look_ns = is_pending.then_some(now_ns + LOOK_NS);
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        self.look_ns
     }
 
     fn handle_wake(&mut self, _now_ns: u64) {
@@ -576,6 +658,15 @@ fn load_program(
     created(|code| {
         call!(library, clCreateProgramWithBinary(context, 1, device, len, at, null_mut(), code))
     })
+}
+
+/// Returns the status of a command; `None` if the driver does not tell.
+fn status_of(library: &Library, event: cl_event) -> Option<i32> {
+    let mut status = 0;
+    let at = (&raw mut status).cast();
+    let name = opencl_sys::CL_EVENT_COMMAND_EXECUTION_STATUS;
+    let asked = call!(library, clGetEventInfo(event, name, size_of::<i32>(), at, null_mut()));
+    done(asked).ok().map(|()| status)
 }
 
 /// Returns the times of an ended command; `None` if the driver has none.

@@ -85,7 +85,7 @@ impl Drop for Owned {
 struct Entry {
     kind: Kind,
     made: Result<Owned, cl_int>,
-    /// Of a queue: true with profiling.
+    /// True for a queue with profiling.
     has_times: bool,
 }
 

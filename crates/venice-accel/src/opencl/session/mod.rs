@@ -51,7 +51,7 @@ pub enum SessionError {
     Forked,
 }
 
-/// What notices are told to. Calls come from threads that wait, one at a time; they must not wait
+/// Receiver of notices. Calls come from threads that wait, one at a time; they must not wait
 /// themselves, nor use the session but for [`Session::release`], [`Session::free`] and its region.
 pub trait Sink: Send + Sync {
     /// Takes a notice.
@@ -167,7 +167,7 @@ impl Session {
     /// Sends commands that nothing may come between.
     ///
     /// # Errors
-    /// Those of [`Session::submit`].
+    /// The errors of [`Session::submit`].
     pub fn submit_all(&self, commands: &[Command<'_>]) -> Result<(), SessionError> {
         self.check()?;
         let mut outbox = lock(&self.outbox);
@@ -195,7 +195,7 @@ impl Session {
     /// Sends all commands.
     ///
     /// # Errors
-    /// Those of [`Session::submit`].
+    /// The errors of [`Session::submit`].
     pub fn flush(&self) -> Result<(), SessionError> {
         self.check()?;
         let mut outbox = lock(&self.outbox);
@@ -206,7 +206,7 @@ impl Session {
     /// Makes a request behind the commands so far, and waits for its answer.
     ///
     /// # Errors
-    /// Those of [`Session::submit`]; [`SessionError::Refused`].
+    /// The errors of [`Session::submit`]; [`SessionError::Refused`].
     pub fn call(&self, code: u16, payload: &[u8]) -> Result<Vec<u8>, SessionError> {
         let id = self.request(RequestKind::Call, code, payload)?;
         let (status, answer) = self.wait_until(|| lock(&self.answers).remove(&id))?;
@@ -216,7 +216,7 @@ impl Session {
     /// Makes a request whose answer is a blob, and returns the bytes.
     ///
     /// # Errors
-    /// Those of [`Session::call`].
+    /// The errors of [`Session::call`].
     pub fn call_long(&self, code: u16, payload: &[u8]) -> Result<Vec<u8>, SessionError> {
         let answer = self.call(code, payload)?;
         match decode::<Blob<'_>>(&answer) {
@@ -467,7 +467,7 @@ impl Session {
     /// Copies bytes to where a command finds them: into the message if they are short.
     ///
     /// # Errors
-    /// Those of [`Session::allocate`].
+    /// The errors of [`Session::allocate`].
     pub fn stage(&self, bytes: &[u8]) -> Result<Place, SessionError> {
         let len = bytes.len() as u64;
         let offset = self.allocate(len)?;
@@ -494,7 +494,7 @@ impl Session {
     /// Makes a request with long bytes; `encode` gets the blob that stands for them.
     ///
     /// # Errors
-    /// Those of [`Session::call_long`].
+    /// The errors of [`Session::call_long`].
     pub fn with_blob<T>(
         &self,
         bytes: &[u8],

@@ -8,8 +8,9 @@ use crate::opencl::wire::{Command, Field, opcode};
 
 /// Encoded commands that are sent without waiting for more.
 const ENOUGH_BYTES: usize = 12 << 10;
-/// Messages of commands that may be unanswered while commands still leave one by one.
-const EAGER_SUBMITS: usize = 2;
+/// Messages of commands that may be unanswered while commands still leave one by one. The donor
+/// answers several at a time.
+const EAGER_SUBMITS: usize = 8;
 /// Messages of commands that may be unanswered at all.
 pub(super) const MAX_SUBMITS: usize = 64;
 /// Requests for notices that are outstanding when all is quiet.
@@ -204,7 +205,7 @@ mod tests {
         let mut outbox = Outbox::new();
         outbox.add_command(&marker(1));
         assert!(outbox.is_due(QUIET));
-        let busy = Unanswered { submits: 2, polls: POLLS };
+        let busy = Unanswered { submits: EAGER_SUBMITS, polls: POLLS };
         assert!(!outbox.is_due(busy));
         while !outbox.is_due(busy) {
             outbox.add_command(&marker(1));

@@ -81,11 +81,11 @@ messages! {
         pub event: u64,
         /// Events that come before it.
         pub waits: Vec<u64>,
-        /// What to do.
+        /// Operation.
         pub kind: CommandKind<'a>,
     }
 
-    /// What to do: as the function of OpenCL of that name, with ids for handles. Commands that read
+    /// Operation: the function of OpenCL of that name, with ids for handles. Commands that read
     /// and write memory have tight data: rows and slices follow one another.
     pub enum CommandKind<'a> {
         /// Makes a context.
@@ -108,7 +108,7 @@ messages! {
             id: u64,
             /// Context.
             context: u64,
-            /// Those of `cl_mem_flags` that tell how kernels use it.
+            /// `cl_mem_flags` that tell how kernels use it.
             flags: u64,
             /// Length.
             bytes: u64,
@@ -123,7 +123,7 @@ messages! {
             id: u64,
             /// The whole.
             parent: u64,
-            /// As for a buffer.
+            /// Flags, like those of a buffer.
             flags: u64,
             /// First byte in the whole.
             origin: u64,
@@ -136,7 +136,7 @@ messages! {
             id: u64,
             /// Context.
             context: u64,
-            /// As for a buffer.
+            /// Flags, like those of a buffer.
             flags: u64,
             /// Format and size.
             shape: ImageShape,
@@ -223,7 +223,7 @@ messages! {
             offset: u64,
             /// Length.
             bytes: u64,
-            /// Where to; `None`: into the notice, at most [`super::INLINE_BYTES`].
+            /// Destination; `None`: the notice, at most [`super::INLINE_BYTES`].
             place: Option<u64>,
         },
         /// Stores bytes in a buffer.
@@ -245,7 +245,7 @@ messages! {
             region: [u64; 3],
             /// Bytes of a row and of a slice of the buffer.
             pitches: [u64; 2],
-            /// Where to.
+            /// Destination.
             place: u64,
         },
         /// Stores a box in a buffer.
@@ -258,7 +258,7 @@ messages! {
             region: [u64; 3],
             /// Bytes of a row and of a slice of the buffer.
             pitches: [u64; 2],
-            /// Where from.
+            /// Source.
             place: u64,
         },
         /// Copies from a buffer to a buffer.
@@ -308,7 +308,7 @@ messages! {
             origin: [u64; 3],
             /// Pixels.
             region: [u64; 3],
-            /// Where to.
+            /// Destination.
             place: Place,
         },
         /// Stores pixels in an image.
@@ -319,7 +319,7 @@ messages! {
             origin: [u64; 3],
             /// Pixels.
             region: [u64; 3],
-            /// Where from.
+            /// Source.
             place: Place,
         },
         /// Copies from an image to an image.
@@ -387,7 +387,7 @@ messages! {
         Flush = 37 {},
     }
 
-    /// What the donor tells.
+    /// Message of the donor.
     pub enum Notice<'a> {
         /// A command has ended.
         Done = 1 {

@@ -123,7 +123,7 @@ messages! {
     pub struct BuildResult {
         /// 0, or the error of the build.
         pub status: i32,
-        /// What the compiler says.
+        /// Log of the compiler.
         pub log: String,
         /// `cl_program_binary_type`.
         pub binary_type: u32,

@@ -38,14 +38,17 @@ fn installed_venice_finds_its_shim() {
         .expect("the installed binary");
     let said: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
     let rows = said.as_array().expect("a list");
-    let row = rows.iter().find(|row| row["check"] == "shim library").expect("a row for the shim");
-    let found = Path::new(row["detail"].as_str().expect("a path")).canonicalize();
-    let shim = prefix.path().join("lib/venice/libvenice_preload.so");
-    assert_eq!(found.expect("the shim is found"), shim);
+    let libraries = prefix.path().join("lib/venice");
+    for (check, file) in
+        [("shim library", "libvenice_preload.so"), ("OpenCL client driver", "libvenice_opencl.so")]
+    {
+        let row = rows.iter().find(|row| row["check"] == check).expect("a row for the library");
+        assert_eq!(Path::new(row["detail"].as_str().expect("a path")), libraries.join(file));
+    }
 
     assert!(install("uninstall", prefix.path()).status.success());
     assert!(!prefix.path().join("bin/venice").exists());
-    assert!(!shim.exists());
+    assert!(!libraries.exists());
 }
 
 /// The C example is built as its first lines describe, against the installed library, shared and

@@ -24,6 +24,7 @@ mod interpreters;
 mod large_pages;
 mod limits;
 mod memory_devices;
+mod opencl;
 mod over_relays;
 mod over_udp;
 mod over_verbs;

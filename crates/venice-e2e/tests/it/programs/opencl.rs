@@ -1,0 +1,109 @@
+//! Debian's OpenCL programs on granted accelerators, each beside itself on the local driver.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use venice_e2e::programs::{Port, Rack, Running};
+
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Directory of piglit's programs.
+const PIGLIT: &str = "/usr/lib/x86_64-linux-gnu/piglit";
+/// Runs piglit's programs for OpenCL, and prints a line for each: its name, and its verdict.
+const RUN_PIGLIT: &str = r#"
+for program in bin/cl-*; do
+    case $program in */cl-program-tester) continue;; esac
+    said=$(timeout 60 $program -auto 2>&1)
+    verdict=$(echo "$said" | grep -o 'PIGLIT: {"result": "[a-z]*"' | tail -1 | cut -d'"' -f4)
+    echo "$(basename $program) ${verdict:-ended with $?}"
+done
+"#;
+/// Keeps the endpoints of one port in the environment of a program, as if it ran on another machine.
+const OVER_UDP: &str = "
+import json, os, sys
+granted = json.loads(os.environ['VENICE_GRANT_ENDPOINTS'])
+for access in filter(None, granted):
+    access['endpoints'] = [it for it in access['endpoints'] if it['port'].lower() == 'udp']
+os.environ['VENICE_GRANT_ENDPOINTS'] = json.dumps(granted)
+os.execvp(sys.argv[1], sys.argv[1:])
+";
+
+/// A rack whose second node lends the processors as an OpenCL device.
+fn rack(port: Port) -> Rack {
+    Rack::start_with(port, 64, &["--offer", "node2/accelerator:opencl=2GiB"])
+}
+
+/// Runs a program, which must succeed; returns its output.
+fn output(mut command: Command) -> String {
+    command.env_remove("OCL_ICD_VENDORS");
+    let outcome = Running::spawn(command, false).finish(PATIENCE);
+    outcome.expect_code(0);
+    String::from_utf8_lossy(&outcome.stdout).into_owned()
+}
+
+/// Returns a command on a granted device, by messages and memory of this machine or in datagrams.
+fn granted(rack: &Rack, is_over_udp: bool, words: &[&str]) -> Command {
+    let over_udp: &[&str] = if is_over_udp { &["/usr/bin/python3", "-c", OVER_UDP] } else { &[] };
+    let run = ["run", "--accelerators", "1", "--accel-needs", "opencl", "--"];
+    rack.command(&[&run, over_udp, words].concat())
+}
+
+/// Parses lines of names and verdicts.
+fn verdicts(lines: &str) -> BTreeMap<String, String> {
+    let pairs = lines.lines().filter_map(|line| line.split_once(' '));
+    pairs.map(|(name, verdict)| (name.to_owned(), verdict.to_owned())).collect()
+}
+
+fn in_piglit(mut command: Command) -> Command {
+    command.current_dir(PIGLIT).env("PIGLIT_SOURCE_DIR", PIGLIT);
+    command
+}
+
+fn piglit_passes(port: Port, is_over_udp: bool) {
+    if !Path::new(PIGLIT).exists() {
+        return eprintln!("SKIPPED: piglit is not installed");
+    }
+    let rack = rack(port);
+    let mut local = Command::new("bash");
+    local.args(["-c", RUN_PIGLIT]);
+    let local = verdicts(&output(in_piglit(local)));
+    let remote = granted(&rack, is_over_udp, &["bash", "-c", RUN_PIGLIT]);
+    let remote = verdicts(&output(in_piglit(remote)));
+    assert!(local.len() > 40, "{local:?}");
+    let worse = local
+        .iter()
+        .filter(|(name, verdict)| *verdict == "pass" && remote.get(*name) != Some(*verdict));
+    let worse: Vec<_> = worse.map(|(name, _)| (name, remote.get(name))).collect();
+    assert!(worse.is_empty(), "passed on the local driver, not on Venice's: {worse:?}");
+}
+
+#[test]
+fn piglit_passes_over_shm() {
+    piglit_passes(Port::Shm, false);
+}
+
+#[test]
+fn piglit_passes_over_udp() {
+    piglit_passes(Port::Udp, true);
+}
+
+#[test]
+fn hashcat_finds_passwords() {
+    if !Path::new("/usr/bin/hashcat").exists() {
+        return eprintln!("SKIPPED: hashcat is not installed");
+    }
+    let (rack, dir) = (rack(Port::Shm), tempfile::tempdir().unwrap());
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    // MD5 of "rack": four lower-case letters are soon tried.
+    fs::write(file("hash"), "11690b09f16021ff06a6857d784a1870\n").unwrap();
+    let (hash, pot) = (file("hash"), format!("--potfile-path={}", file("pot")));
+    let words = ["hashcat", "-m", "0", "-a", "3", "--force", &pot, &hash, "?l?l?l?l"];
+    let mut command = granted(&rack, false, &words);
+    // It keeps kernels, and its own state, in the home directory.
+    command.env("HOME", dir.path()).env_remove("XDG_CACHE_HOME").env_remove("XDG_DATA_HOME");
+    output(command);
+    let found = fs::read_to_string(file("pot")).unwrap();
+    assert!(found.trim_end().ends_with(":rack"), "{found}");
+}
