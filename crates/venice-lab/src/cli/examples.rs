@@ -50,6 +50,7 @@ EXAMPLES:
   venice paper 14 --quick --plots plots
   venice paper 14 --modes venice-shm --queries 2000 --json figure14.json
   venice paper 15 --quick --plots plots
+  venice paper 16a --repetitions 3 --plots plots
   venice paper rack-9 --quick --plots plots
   venice paper rack-9 --scale 1 --modes victim-shm,victim-udp --json rack-9.json
   venice paper rack-11 --quick --plots plots
