@@ -1,7 +1,6 @@
 //! The host's side of a region.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -29,7 +28,7 @@ impl RegionHost {
     /// Serves `bytes` of zeros, rounded up to 16 MiB, at the endpoints of the host: to be called
     /// where the service is made, while sockets can still be.
     ///
-    /// The host needs 1 descriptor for each 16 MiB, and 8 more; a thread for shm and one for udp;
+    /// The host needs 1 descriptor for each 16 MiB, and 32 more; a thread for shm and one for udp;
     /// and files of 16 MiB ([`venice_service::HostLimits::scratch_bytes`]).
     ///
     /// # Errors
@@ -48,10 +47,9 @@ impl RegionHost {
             match endpoint {
                 EndpointSpec::Ring => {
                     let path = context.endpoint_dir.join(SOCKET);
-                    shm = Some(ShmServer::start(&path, grants.clone()).map_err(with_causes)?);
-                    // The key admits, not the file's mode: recipients are other users.
-                    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666))
-                        .map_err(|error| format!("opening region.sock to recipients: {error}"))?;
+                    // Recipients are other users.
+                    let server = ShmServer::start_for_all(&path, grants.clone());
+                    shm = Some(server.map_err(with_causes)?);
                 }
                 EndpointSpec::Udp { address, seal } => {
                     let address = SocketAddr::new(address.ip(), 0);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use venice_fabric::AccessError;
 use venice_memory::region::{REGION_GRANT, join_region_udp};
+use venice_ports::PortError;
 use venice_ports::channels::{ChannelError, Channels, ReadPart, WatchedGrant, WritePart};
 use venice_rack::types::{Endpoint, ServiceAccess};
 use venice_service::boot_id;
@@ -15,6 +16,8 @@ use venice_wire::{GrantKey, PortId, SLAB_BYTES};
 
 use super::{RegionError, SOCKET, SharedBytes, key_of, seal_of};
 
+/// Attempts to map a region whose host closes the connection.
+const ATTEMPTS: usize = 16;
 /// Longest single access in bytes; longer ones are bulk transfers.
 const SINGLE_BYTES: usize = 4096;
 /// Length of a bulk transfer's descriptors in bytes.
@@ -90,9 +93,14 @@ impl Region {
         let path = Path::new(&endpoint.address).with_file_name(SOCKET);
         let address = path.display().to_string();
         let key = key_of(&access.secret);
-        match WatchedGrant::open(&path, REGION_GRANT, key, len_bytes, timeout) {
-            Ok(grant) => Ok(Self { way: Way::Shm(grant), len_bytes, address }),
-            Err(source) => Err(RegionError::Open { address, source }),
+        let mut attempts = 1;
+        loop {
+            match WatchedGrant::open(&path, REGION_GRANT, key, len_bytes, timeout) {
+                Ok(grant) => return Ok(Self { way: Way::Shm(grant), len_bytes, address }),
+                // Pushed out by a flood of strangers.
+                Err(ChannelError::Port(PortError::Closed)) if attempts < ATTEMPTS => attempts += 1,
+                Err(source) => return Err(RegionError::Open { address, source }),
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use venice_accel::region::{Region, RegionError};
 use venice_rack::types::ServiceAccess;
 use venice_service::{HostEvent, ServiceClient};
@@ -176,6 +177,27 @@ fn wrong_secret_is_refused() {
         assert!(bulk.open(32).is_err(), "longer than the region");
         bulk.open(16).unwrap();
     }
+}
+
+#[test]
+fn silent_strangers_keep_nobody_out() {
+    let bulk = Bulk::start(Port::Shm, 16);
+    let socket =
+        std::path::Path::new(&bulk.access.endpoints[0].address).with_file_name("region.sock");
+    let address = SocketAddrUnix::new(&socket).unwrap();
+    let strangers: Vec<_> = (0..400)
+        .map(|_| {
+            let stranger =
+                socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+            let stranger = stranger.unwrap();
+            connect(&stranger, &address).unwrap();
+            stranger
+        })
+        .collect();
+    let region = bulk.open(16).unwrap();
+    region.write(0, &[1; 100]).unwrap();
+    drop(strangers);
+    assert!(region.read(0, &mut [0; 100]).is_ok());
 }
 
 #[test]

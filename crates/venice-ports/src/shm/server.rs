@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{Mode, chmod};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -25,6 +26,8 @@ use crate::{PortError, monotonic_ns};
 
 /// Most connections served at once; more wait in the backlog.
 const MAX_CONNECTIONS: usize = 4096;
+/// Most connections without a grant of a server that is open to every user.
+const MAX_STRANGERS: usize = 16;
 /// Longest time of a connection without a request, in nanoseconds; it is then closed.
 const REQUEST_TIMEOUT_NS: u64 = 5_000_000_000;
 /// Reason of the refusal of a device's slabs to other users.
@@ -97,7 +100,32 @@ impl ShmServer {
         source: impl SlabSource + 'static,
         link: Option<LinkModel>,
     ) -> Result<Self, PortError> {
+        Self::serve(Listener::bind(path)?, source, link, MAX_CONNECTIONS)
+    }
+
+    /// Starts like [`ShmServer::start`], open to every user of the machine: the key admits, not the
+    /// file's mode. At most 16 connections are without a grant at a time; a further one takes the
+    /// place of the oldest.
+    ///
+    /// # Errors
+    /// Same as [`ShmServer::start`].
+    pub fn start_for_all(
+        path: &Path,
+        source: impl SlabSource + 'static,
+    ) -> Result<Self, PortError> {
         let listener = Listener::bind(path)?;
+        let path = listener.path().to_path_buf();
+        let open = chmod(&path, Mode::from_raw_mode(0o666));
+        open.map_err(|source| PortError::Listen { path, source })?;
+        Self::serve(listener, source, None, MAX_STRANGERS)
+    }
+
+    fn serve(
+        listener: Listener,
+        source: impl SlabSource + 'static,
+        link: Option<LinkModel>,
+        max_strangers: usize,
+    ) -> Result<Self, PortError> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(PortError::at("making an eventfd"))?;
         let shared = Arc::new(Shared { wake, orders: Mutex::default(), mapped: Mutex::default() });
@@ -108,6 +136,7 @@ impl ShmServer {
             source,
             link,
             connections: Vec::new(),
+            max_strangers,
         };
         let thread = std::thread::Builder::new()
             .name("venice-shm".into())
@@ -154,7 +183,10 @@ struct Service<S> {
     shared: Arc<Shared>,
     source: S,
     link: Option<LinkModel>,
+    /// In the order of their beginnings.
     connections: Vec<Connection>,
+    /// Most connections without a grant.
+    max_strangers: usize,
 }
 
 struct Connection {
@@ -225,15 +257,28 @@ impl<S: SlabSource> Service<S> {
         orders.stop
     }
 
+    /// Closes the oldest connection without a grant if there are too many for a further one.
+    fn make_room(&mut self) {
+        let is_stranger = |connection: &Connection| connection.grant.is_none();
+        if self.connections.iter().filter(|it| is_stranger(it)).count() >= self.max_strangers
+            && let Some(oldest) = self.connections.iter().position(is_stranger)
+        {
+            self.connections.remove(oldest);
+        }
+    }
+
     fn accept(&mut self) {
         while self.connections.len() < MAX_CONNECTIONS {
             match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => self.connections.push(Connection {
-                    socket,
-                    opened_ns: monotonic_ns(),
-                    grant: None,
-                    closed: false,
-                }),
+                Ok(socket) => {
+                    self.make_room();
+                    self.connections.push(Connection {
+                        socket,
+                        opened_ns: monotonic_ns(),
+                        grant: None,
+                        closed: false,
+                    });
+                }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
                     // The socket stays readable: do not spin on it.
