@@ -95,8 +95,13 @@ impl Enqueue {
     /// # Errors
     /// The codes of wait lists and of lost sessions.
     pub fn send<'a>(&self, before: Vec<Command<'a>>, kind: CommandKind<'a>) -> Done {
-        let event = self.wants_event().then(|| self.event());
-        self.queue.send(&self.waits, event.as_ref(), before, kind)?;
+        let ids = self.queue.ids_of(&self.waits)?;
+        let mut order = self.queue.order();
+        // The first command after a pause is likely to be waited for: then no marker is needed.
+        let is_first = self.queue.is_in_order() && self.queue.is_idle(&order);
+        let event = (self.wants_event() || is_first).then(|| self.event());
+        self.queue.send_in(&mut order, ids, event.as_ref(), before, kind)?;
+        drop(order);
         if let Some(event) = event {
             self.hand_out(event);
         }

@@ -26,6 +26,7 @@ pub mod qpair;
 pub mod ring;
 pub mod seal;
 pub mod shm;
+pub mod spin_policy;
 mod system;
 mod time_slice;
 pub mod udp;

@@ -17,6 +17,7 @@ use venice_ports::qpair::{
     QPairAddress, QPairListener, QPairMessages, QPairSeal, QPairSocketError,
 };
 use venice_ports::seal::SealedAs;
+use venice_ports::spin_policy::{Next, SpinPolicy};
 use venice_wire::{KeyName, SealKey};
 
 use crate::confine::{HostEnd, Places, launch};
@@ -162,6 +163,7 @@ struct Host {
     wrong_secrets: Arc<AtomicU64>,
     /// Wrong secrets that were logged, and the time at which more may be.
     logged: (u64, u64),
+    spin: SpinPolicy,
 }
 
 impl Host {
@@ -189,6 +191,7 @@ impl Host {
             buffer,
             wrong_secrets,
             logged: (0, 0),
+            spin: SpinPolicy::default(),
         })
     }
 
@@ -201,9 +204,34 @@ impl Host {
             self.connections.collect_answers(now_ns);
             any |= self.send_messages();
             self.log_wrong_secrets(now_ns);
-            if !any {
-                self.sleep()?;
+            if any {
+                self.spin.found(now_ns);
+                continue;
             }
+            match self.spin.nothing(now_ns) {
+                Next::Look => std::hint::spin_loop(),
+                Next::Yield => {
+                    rustix::thread::sched_yield();
+                    self.take_wake()?;
+                }
+                Next::Sleep => self.sleep()?,
+            }
+        }
+    }
+
+    /// Lets the service take in what its device has brought by now.
+    fn take_wake(&mut self) -> io::Result<()> {
+        let Some(fd) = self.connections.service().wake_fd() else { return Ok(()) };
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let polled = poll(&mut fds, Some(&now));
+        let is_woken = fds[0].revents().contains(PollFlags::IN);
+        if is_woken {
+            self.connections.handle_wake(monotonic_ns());
+        }
+        match polled {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -8,7 +8,7 @@ use venice_fabric::{
 
 use super::{ChannelError, ReadPart, WritePart};
 use crate::ring::RingDriver;
-use crate::ring::spin_policy::{Next, SpinPolicy};
+use crate::spin_policy::{Next, SpinPolicy};
 use crate::udp::UdpDriver;
 use crate::{PortError, monotonic_ns};
 

@@ -7,7 +7,7 @@ use venice_fabric::{
 };
 
 use super::{ChannelError, ReadPart, WritePart};
-use crate::ring::spin_policy::{Next, SpinPolicy};
+use crate::spin_policy::{Next, SpinPolicy};
 use crate::verbs::{BufferId, Bulk, VerbsDriver, VerbsError};
 use crate::{PortError, monotonic_ns};
 

@@ -14,7 +14,7 @@ use super::QPairSocketError;
 use super::end::End;
 use super::keeper::{self, ServedEnd};
 use crate::process::Process;
-use crate::ring::spin_policy::{Next, SpinPolicy};
+use crate::spin_policy::{Next, SpinPolicy};
 use crate::{PortError, monotonic_ns};
 
 /// Longest sleep at once, in nanoseconds; a check for missed events follows.

@@ -18,7 +18,6 @@ pub(crate) mod memory;
 mod port;
 mod rendezvous;
 mod server;
-pub(crate) mod spin_policy;
 
 pub use driver::RingDriver;
 pub use port::{RING_FRAME_BYTES, RingConfig, RingPort};

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use venice_fabric::{GrantedMemory, LinkConfig, PeerAddr, Target, TargetConfig};
 
 use super::port::TOO_SHORT_NS;
-use super::spin_policy::{Next, SpinPolicy};
 use super::{RingListener, RingPort};
+use crate::spin_policy::{Next, SpinPolicy};
 use crate::udp::alarm::Alarm;
 use crate::{PortError, monotonic_ns};
 

@@ -21,8 +21,8 @@ use super::spin::Spin;
 use super::wait_set::WaitSet;
 use super::xdp::{Xdp, XdpCounts, XdpInterface};
 use crate::process::Process;
-use crate::ring::spin_policy::Next;
 use crate::seal::{SealCounters, SealCounts, SealedAs};
+use crate::spin_policy::Next;
 use crate::{PortError, monotonic_ns};
 
 /// Most batches taken in one [`UdpDriver::pump`], which bounds the call under any load.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::spin::Spin;
 use crate::monotonic_ns;
-use crate::ring::spin_policy::Next;
+use crate::spin_policy::Next;
 
 /// Work of a thread.
 pub(super) trait Serving {

@@ -1,6 +1,6 @@
 //! Decides how long a thread polls for more before it sleeps.
 
-use crate::ring::spin_policy::Next;
+use crate::spin_policy::Next;
 
 /// Longest time of polling for the next datagram before a sleep, in nanoseconds.
 const MAX_SPIN_NS: u64 = 20_000;

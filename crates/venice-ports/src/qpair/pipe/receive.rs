@@ -6,7 +6,7 @@ use super::super::QPairSocketError;
 use super::record::{Record, broken};
 use crate::ring::algorithm::{Reader, Record as Place};
 use crate::ring::memory::SharedRing;
-use crate::ring::spin_policy::SpinPolicy;
+use crate::spin_policy::SpinPolicy;
 
 /// Looks for the next record of a message under way before a call gives up for now: its sender is
 /// copying.

@@ -7,7 +7,7 @@ use super::record::{MAX_MESSAGE_BYTES, Record, broken, piece_of};
 use crate::ring::RING_FRAME_BYTES;
 use crate::ring::algorithm::Writer;
 use crate::ring::memory::SharedRing;
-use crate::ring::spin_policy::SpinPolicy;
+use crate::spin_policy::SpinPolicy;
 
 /// Records between two announcements of a long message: a sleeping reader wakes early.
 const RECORDS_PER_ANNOUNCEMENT: usize = 16;

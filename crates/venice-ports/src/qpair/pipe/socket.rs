@@ -17,7 +17,7 @@ use super::record::Record;
 use super::send::SendHalf;
 use crate::process::Process;
 use crate::ring::RingPort;
-use crate::ring::spin_policy::{Next, SpinPolicy};
+use crate::spin_policy::{Next, SpinPolicy};
 use crate::{PortError, monotonic_ns};
 
 /// Longest sleep at once, in nanoseconds; a check for missed bells follows.

@@ -1,4 +1,4 @@
-//! Decides when a thread stops polling a ring and goes to sleep.
+//! Spin policy of a ring, and of whatever waits beside one: when a thread stops polling and sleeps.
 
 /// Time of polling without a yield in between, in nanoseconds: a frame may come within nanoseconds.
 const CLOSE_NS: u64 = 2_000;
@@ -13,7 +13,7 @@ const CROWDED_PAUSE_NS: u64 = 2_000_000;
 
 /// Next action after a look that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub enum Next {
     /// Look again at once.
     Look,
     /// Let others run, then look again.
@@ -28,7 +28,7 @@ pub(crate) enum Next {
 /// another thread wants the processor: on a busy machine the other side may be waiting for this
 /// very core.
 #[derive(Debug, Default)]
-pub(crate) struct SpinPolicy {
+pub struct SpinPolicy {
     /// Time of the last frame.
     last_ns: u64,
     /// Time of the last yield.
@@ -39,14 +39,14 @@ pub(crate) struct SpinPolicy {
 
 impl SpinPolicy {
     /// Records that a frame came.
-    pub(crate) fn found(&mut self, now_ns: u64) {
+    pub fn found(&mut self, now_ns: u64) {
         self.dense = now_ns.saturating_sub(self.last_ns) < DENSE_NS;
         self.last_ns = now_ns;
         self.yielded_ns = None;
     }
 
     /// Records that nothing came; returns the next action.
-    pub(crate) fn nothing(&mut self, now_ns: u64) -> Next {
+    pub fn nothing(&mut self, now_ns: u64) -> Next {
         if self.yielded_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) > CROWDED_NS) {
             self.crowded_until_ns = now_ns + CROWDED_PAUSE_NS;
         }
