@@ -123,6 +123,48 @@ fn c_program_links_the_installed_library() {
     assert!(!prefix.path().join("include/venice.h").exists());
 }
 
+/// The C example of pools, on accelerators that it requests, and on those of `venice get`.
+#[test]
+fn c_program_uses_accelerators() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let libraries = venice_binary().parent().expect("a directory").to_path_buf();
+    let offers = [1, 2].map(|node| format!("node{node}/accelerator:emulated{node}=fft@64MB/s"));
+    let rack = Rack::start_with(Port::Udp, 32, &["--offer", &offers[0], "--offer", &offers[1]]);
+    let program = folder.path().join("pool");
+    let built = Command::new("gcc")
+        .args(["-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(root().join("examples/c/pool.c"))
+        .arg("-I")
+        .arg(root().join("crates/venice-c/include"))
+        .arg(libraries.join("libvenice.so"))
+        .output()
+        .expect("gcc");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    // The name by which the dynamic linker finds it.
+    let shared = folder.path().join("libvenice.so.0");
+    std::os::unix::fs::symlink(libraries.join("libvenice.so"), shared).expect("a link");
+    let mut requests = Command::new(&program);
+    requests.arg("2");
+    let mut granted = Command::new(venice_binary());
+    granted.args(["get", "accelerator:fft=2", "--"]).arg(&program);
+    for command in [&mut requests, &mut granted] {
+        let ran = command
+            .env("VENICE_RUN_DIR", rack.run_dir())
+            .env_remove("VENICE_MONITOR")
+            .env("LD_LIBRARY_PATH", folder.path())
+            .output()
+            .expect("the example");
+        let (out, err) =
+            (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+        assert!(ran.status.success(), "{out}{err}");
+        assert!(
+            out.contains("2 accelerators") && out.contains("8 transforms; then: task 0"),
+            "{out}"
+        );
+    }
+}
+
 /// Checks that the examples call every function of the header.
 fn every_function_is_used(header: &Path) {
     let read = |path: &Path| std::fs::read_to_string(path).expect("a text");
