@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use venice_fabric::AccessError;
 use venice_memory::region::{REGION_GRANT, join_region_udp};
 use venice_ports::PortError;
-use venice_ports::channels::{ChannelError, Channels, ReadPart, WatchedGrant, WritePart};
+use venice_ports::channels::{ChannelError, Channels, WatchedGrant};
 use venice_rack::types::{Endpoint, ServiceAccess};
 use venice_service::boot_id;
 use venice_wire::{GrantKey, PortId, SLAB_BYTES};
@@ -20,9 +20,7 @@ use super::{RegionError, SOCKET, SharedBytes, key_of, seal_of};
 const ATTEMPTS: usize = 16;
 /// Longest single access in bytes; longer ones are bulk transfers.
 const SINGLE_BYTES: usize = 4096;
-/// Length of a bulk transfer's descriptors in bytes.
-const PART_BYTES: usize = 256 << 10;
-/// Bytes that are moved under one lock: others get their turn in between.
+/// Bytes of a bulk transfer that are moved under one lock: others get their turn in between.
 const TURN_BYTES: usize = 8 << 20;
 
 /// Memory of a service host, reached one-sidedly by any number of threads.
@@ -159,12 +157,9 @@ impl Region {
             }
             Way::Udp(channels) if into.len() > SINGLE_BYTES => {
                 let turns = (offset..).step_by(TURN_BYTES).zip(into.chunks_mut(TURN_BYTES));
-                turns.into_iter().try_for_each(|(at, turn)| {
-                    let parts = (at..).step_by(PART_BYTES).zip(turn.chunks_mut(PART_BYTES));
-                    let part = |(window_addr, into)| ReadPart { window_addr, into };
-                    let mut parts: Vec<_> = parts.map(part).collect();
-                    self.done(lock(channels).rdma_read_scattered(&mut parts))
-                })
+                turns
+                    .into_iter()
+                    .try_for_each(|(at, turn)| self.done(lock(channels).rdma_read(at, turn)))
             }
             Way::Udp(_) if into.is_empty() => Ok(()),
             Way::Udp(channels) => self.done(lock(channels).read(offset, into)),
@@ -184,12 +179,9 @@ impl Region {
             }
             Way::Udp(channels) if from.len() > SINGLE_BYTES => {
                 let turns = (offset..).step_by(TURN_BYTES).zip(from.chunks(TURN_BYTES));
-                turns.into_iter().try_for_each(|(at, turn)| {
-                    let parts = (at..).step_by(PART_BYTES).zip(turn.chunks(PART_BYTES));
-                    let part = |(window_addr, from)| WritePart { window_addr, from };
-                    let parts: Vec<_> = parts.map(part).collect();
-                    self.done(lock(channels).rdma_write_gathered(&parts))
-                })
+                turns
+                    .into_iter()
+                    .try_for_each(|(at, turn)| self.done(lock(channels).rdma_write(at, turn)))
             }
             Way::Udp(_) if from.is_empty() => Ok(()),
             Way::Udp(channels) => self.done(lock(channels).write(offset, from)),
