@@ -8,7 +8,7 @@ use venice_cli::{failure, help, log, manual, numbers};
 use venice_model::{CostModel, LatencyModel, NetworkModel};
 
 use crate::{
-    accelerators, channels, fault, forecast, memory, model, monitor, placement, shares, sim,
+    accelerators, channels, fault, forecast, memory, model, monitor, opencl, placement, shares, sim,
 };
 use examples::*;
 
@@ -75,6 +75,9 @@ enum Sim {
 enum Bench {
     /// Measure the fabric's channels beside raw memory and sockets, libfabric, UCX, iperf3
     Channels(channels::ChannelsArgs),
+    /// Measure an OpenCL program on granted accelerators beside the local driver
+    #[command(after_help = HELP_ACCEL)]
+    Accel(opencl::AccelArgs),
     /// Measure page faults: Venice, plain memory, a bare userfaultfd handler, kernel swap
     Fault(fault::FaultArgs),
     /// Measure whole applications with a part of their memory borrowed, beside local swap and zram
@@ -100,6 +103,9 @@ enum Bench {
     /// Worker of `venice bench fault` for one way
     #[command(hide = true)]
     FaultWorker(fault::WorkerArgs),
+    /// Program of `venice bench accel`
+    #[command(hide = true)]
+    AccelProgram(opencl::ProgramArgs),
     /// Program of `venice paper 16a` that uses remote accelerators
     #[command(hide = true)]
     AcceleratorsProgram(accelerators::ProgramArgs),
@@ -169,6 +175,8 @@ fn execute(command: Command) -> anyhow::Result<i32> {
 
 fn bench(what: Bench) -> anyhow::Result<()> {
     match what {
+        Bench::Accel(args) => opencl::execute(args),
+        Bench::AccelProgram(args) => opencl::execute_program(args),
         Bench::AcceleratorsProgram(args) => accelerators::execute_program(args),
         Bench::Channels(args) => {
             log::start_log_if_asked()?;

@@ -9,6 +9,7 @@
 //!   papers.
 //! - [`forecast`]: forecasts on traces of real data centres.
 //! - [`monitor`]: a Monitor Node under thousands of agents.
+//! - [`opencl`]: an OpenCL program on granted accelerators beside the local driver.
 //! - [`placement`]: the placement policies beside the optimum.
 //! - [`shares`]: several programs at one donor.
 //!
@@ -26,6 +27,7 @@ pub mod forecast;
 pub mod memory;
 pub mod model;
 pub mod monitor;
+pub mod opencl;
 mod page;
 pub mod placement;
 mod plot;

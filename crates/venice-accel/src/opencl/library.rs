@@ -58,10 +58,10 @@ pub(crate) use call;
 /// Declares [`Functions`] and its loader.
 macro_rules! functions {
     ($($name:ident: $type:ident;)*) => {
-        /// Functions of the loader; `None`: it is older.
-        #[allow(non_snake_case, reason = "names of cl.h")]
-        pub(crate) struct Functions {
-            $(pub(crate) $name: $type,)*
+        /// Functions of the loader, under their names in cl.h; `None`: it is older.
+        #[allow(non_snake_case, missing_docs, reason = "names of cl.h, which documents them")]
+        pub struct Functions {
+            $(pub $name: $type,)*
         }
 
         fn load() -> Result<Functions, OpenClError> {
@@ -140,6 +140,8 @@ functions! {
     clEnqueueCopyImage: clEnqueueCopyImage_t;
     clEnqueueCopyImageToBuffer: clEnqueueCopyImageToBuffer_t;
     clEnqueueCopyBufferToImage: clEnqueueCopyBufferToImage_t;
+    clEnqueueMapBuffer: clEnqueueMapBuffer_t;
+    clEnqueueUnmapMemObject: clEnqueueUnmapMemObject_t;
     clEnqueueMigrateMemObjects: clEnqueueMigrateMemObjects_t;
     clEnqueueNDRangeKernel: clEnqueueNDRangeKernel_t;
     clEnqueueMarkerWithWaitList: clEnqueueMarkerWithWaitList_t;
@@ -154,6 +156,13 @@ pub(crate) fn check(call: &'static str, code: cl_int) -> Result<(), OpenClError>
 /// The loaded library.
 pub struct Library {
     pub(crate) functions: Functions,
+}
+
+impl Library {
+    /// Returns its functions.
+    pub fn functions(&self) -> &Functions {
+        &self.functions
+    }
 }
 
 impl Library {

@@ -2,6 +2,7 @@
 
 pub(super) const HELP_BENCH: &str = "\
 EXAMPLES:
+  venice bench accel
   venice bench channels --quick --plots plots
   venice bench memory --quick
   venice bench fault
@@ -11,6 +12,15 @@ EXAMPLES:
   venice bench monitor --agents 1000 --store file,etcd
   venice bench placement --plots plots
   venice bench shares --json shares.json";
+
+pub(super) const HELP_ACCEL: &str = "\
+EXAMPLES:
+  venice bench accel
+  venice bench accel --turns 9 --json accel.json
+  venice bench accel --peer PoCL-Remote=/opt/pocl/vendors
+
+The same program uses the first device of the local driver, and by `venice run` one that another node of
+a local rack lends: over shm, and with root over udp between network namespaces.";
 
 pub(super) const HELP_FORECAST: &str = "\
 EXAMPLES:

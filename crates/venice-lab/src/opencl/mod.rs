@@ -1,0 +1,147 @@
+//! `venice bench accel`: an OpenCL program on the local driver, and unchanged on granted accelerators
+//! over shm and udp; any other driver beside them.
+
+mod report;
+mod worker;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use tempfile::TempDir;
+use venice_measure::arguments::OutputArgs;
+use venice_measure::interrupt;
+use venice_measure::machine::Machine;
+use venice_measure::progress::{Phase, note};
+use venice_measure::rack::{Port, Rack};
+use venice_measure::report::publish;
+
+pub use report::{AccelReport, Place, PlaceReport};
+pub use worker::{Figures, ProgramArgs, execute_program};
+
+/// The device that the second node of each rack lends.
+const OFFER: &str = "node2/accelerator:opencl=1GiB";
+/// Memory that the nodes of a rack lend: none is used.
+const LENT_BYTES: u64 = 16 << 20;
+/// Time limit of one program.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Arguments of `venice bench accel`.
+#[derive(Debug, Clone, Args)]
+pub struct AccelArgs {
+    /// Turns, in each of which every place is measured; the report has the medians
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub turns: u32,
+
+    /// Measured calls of each kind in a turn
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub calls: u32,
+
+    /// One more driver to measure, by the directory of its .icd file: NAME=DIR; may be repeated
+    #[arg(long = "peer", value_name = "NAME=DIR", value_parser = peer)]
+    pub peers: Vec<(String, PathBuf)>,
+
+    /// Report beside the terminal.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+fn peer(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, dir) = text.split_once('=').ok_or("expected NAME=DIR")?;
+    if name.is_empty() || !PathBuf::from(dir).is_dir() {
+        return Err(format!("expected NAME=DIR with an existing directory, not {text}"));
+    }
+    Ok((name.to_owned(), PathBuf::from(dir)))
+}
+
+/// Measures, prints the table, writes its JSON.
+///
+/// # Errors
+/// When no OpenCL driver is installed, the rack or a program fails, a result is wrong, a file cannot
+/// be written, and on an interrupt, after the figures so far are printed.
+pub fn execute(args: AccelArgs) -> Result<()> {
+    interrupt::catch_signals()?;
+    let mut report =
+        AccelReport { machine: Machine::describe(), interrupted: false, places: vec![] };
+    let measured = measure(&args, &mut report);
+    report.interrupted = measured.is_err();
+    let text = format!("{}\n\n{}", report.machine.line(), report.table().text());
+    publish(&text, args.output.json.as_deref(), &report)?;
+    measured
+}
+
+/// A place to measure, with the rack that it needs.
+struct Case {
+    place: Place,
+    rack: Option<Rack>,
+    /// Directory of the driver's `.icd` file.
+    vendors: Option<PathBuf>,
+}
+
+fn measure(args: &AccelArgs, report: &mut AccelReport) -> Result<()> {
+    let cases = cases(args)?;
+    let named = |case: &Case| PlaceReport { place: case.place.clone(), turns: Vec::new() };
+    report.places = cases.iter().map(named).collect();
+    let phase = Phase::new("measuring OpenCL", u64::from(args.turns) * cases.len() as u64);
+    for _ in 0..args.turns {
+        for (case, into) in cases.iter().zip(&mut report.places) {
+            interrupt::check()?;
+            into.turns.push(run(case, args.calls)?);
+            phase.advance(1);
+        }
+    }
+    Ok(())
+}
+
+fn cases(args: &AccelArgs) -> Result<Vec<Case>> {
+    let offers = [OFFER.to_owned()];
+    let up = |port| Rack::offering(2, port, LENT_BYTES, &offers);
+    let case = |place, rack| Case { place, rack, vendors: None };
+    let mut cases = vec![case(Place::Local, None), case(Place::Shm, Some(up(Port::Shm)?))];
+    // Without root all nodes are on loopback, where no service listens at udp.
+    match rustix::process::geteuid().is_root() {
+        true => cases.push(case(Place::Udp, Some(up(Port::Udp)?))),
+        false => note("accelerators over udp are left out: they need root"),
+    }
+    cases.extend(args.peers.iter().map(|(name, dir)| {
+        let (place, vendors) = (Place::Peer(name.clone()), Some(dir.clone()));
+        Case { place, rack: None, vendors }
+    }));
+    Ok(cases)
+}
+
+/// Runs the program in one place.
+fn run(case: &Case, calls: u32) -> Result<Figures> {
+    let folder = TempDir::new().context("cannot make a temporary folder")?;
+    let json = folder.path().join("figures.json");
+    let own = std::env::current_exe().context("cannot find the running program")?;
+    let mut program: Vec<std::ffi::OsString> = vec![own.into()];
+    program.extend(["bench", "accel-program", "--calls"].map(Into::into));
+    program.push(calls.to_string().into());
+    if case.place == Place::Udp {
+        program.push("--over-udp".into());
+    }
+    program.extend(["--json".into(), json.clone().into()]);
+    match &case.rack {
+        Some(rack) => {
+            let mut command = rack.venice();
+            command.args(["run", "--accelerators", "1", "--"]).args(&program);
+            rack.finish("venice run", command, PATIENCE)?;
+        }
+        None => {
+            let mut command = Command::new(&program[0]);
+            command.args(&program[1..]);
+            if let Some(dir) = &case.vendors {
+                command.env("OCL_ICD_VENDORS", dir);
+            }
+            let output = command.output().context("cannot start the measured program")?;
+            if !output.status.success() {
+                bail!("{}: {}", case.place, String::from_utf8_lossy(&output.stderr).trim());
+            }
+        }
+    }
+    let text = std::fs::read_to_string(&json).context("the program left no figures")?;
+    serde_json::from_str(&text).context("the program's figures cannot be read")
+}
