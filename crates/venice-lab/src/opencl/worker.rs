@@ -128,9 +128,9 @@ struct Device<'a> {
 
 impl<'a> Device<'a> {
     fn open(library: &'a Library) -> Result<Self> {
-        let null = null_mut();
+        let none = null_mut();
         let mut device =
-            Self { library, context: null, queue: null, empty: null, add: null, buffer: null };
+            Self { library, context: none, queue: none, empty: none, add: none, buffer: none };
         let (mut platform, mut id) = (null_mut(), null_mut());
         call!(device, clGetPlatformIDs(1, &raw mut platform, null_mut()));
         call!(device, clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &raw mut id, null_mut()));
