@@ -20,7 +20,7 @@ pub struct Pool(Handle<Mutex<venice_client::accel::Pool>>);
 /// An argument from Python: kind, value, offset, bytes.
 type GivenArgument = (u32, Vec<u8>, u64, u64);
 
-/// What an accelerator runs.
+/// Code that an accelerator runs.
 #[pyclass(frozen, module = "venice._venice")]
 #[derive(Debug)]
 pub struct Kernel(Executable);

@@ -14,7 +14,7 @@ pub struct ServiceEntry {
     pub make: fn(&HostContext<'_>) -> Result<Box<dyn Service>, String>,
 }
 
-/// What a service is made from.
+/// Description and directories of a host, from which its service is made.
 #[derive(Clone, Copy, Debug)]
 pub struct HostContext<'a> {
     /// Description of the host.

@@ -47,7 +47,7 @@ pub enum MailboxError {
     State {
         /// Mailbox.
         mailbox: u32,
-        /// What it is in.
+        /// State that forbids the call.
         state: &'static str,
     },
 }

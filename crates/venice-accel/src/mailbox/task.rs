@@ -49,7 +49,7 @@ pub enum Argument {
     Local(u64),
 }
 
-/// What an accelerator runs, without data.
+/// Code that an accelerator runs, without data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {
     /// The code.
@@ -113,7 +113,7 @@ impl Executable {
 /// One run of an executable on an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// What runs.
+    /// Code that runs.
     pub executable: Executable,
     /// Length of the input in bytes.
     pub input_bytes: u64,

@@ -8,7 +8,7 @@ use super::donor::Completion;
 
 /// Requests for completions that are outstanding, and the latest completion of each mailbox.
 ///
-/// As many wait as the connections may have requests outstanding.
+/// Bounded by the requests that connections may have outstanding.
 #[derive(Debug)]
 pub(crate) struct Waits {
     /// Number and result of the latest completion.

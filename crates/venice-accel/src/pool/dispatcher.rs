@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// What a worker does next.
+/// Next step of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Run this task.

@@ -52,7 +52,7 @@ pub struct RunReport {
 /// The runs of one number of accelerators at one place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CaseReport {
-    /// Where they are.
+    /// Place of the accelerators.
     pub place: Place,
     /// Number of accelerators.
     pub accelerators: u32,
