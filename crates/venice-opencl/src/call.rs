@@ -119,6 +119,37 @@ pub unsafe fn three(first: *const usize) -> Done<[u64; 3]> {
     }
 }
 
+/// Returns a list of properties as it stands, with the 0 that ends it; empty for null. `take` checks
+/// each name and value, and ends the reading by an error.
+///
+/// # Errors
+/// The first error of `take`.
+///
+/// # Safety
+/// `list` is null, or names with a value each, and a 0 behind them.
+pub unsafe fn properties<T: Copy + Default + PartialEq>(
+    list: *const T,
+    mut take: impl FnMut(T, T) -> Done,
+) -> Done<Vec<T>> {
+    let mut properties = Vec::new();
+    let mut at = list;
+    while !at.is_null() {
+        // SAFETY: not beyond the 0 that ends the list.
+        let name = unsafe { at.read() };
+        properties.push(name);
+        if name == T::default() {
+            break;
+        }
+        // SAFETY: each name has a value.
+        let value = unsafe { at.add(1).read() };
+        properties.push(value);
+        take(name, value)?;
+        // SAFETY: behind the value the list goes on.
+        at = unsafe { at.add(2) };
+    }
+    Ok(properties)
+}
+
 /// Returns a text of the program; empty for null.
 ///
 /// # Safety

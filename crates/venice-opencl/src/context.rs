@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use opencl_sys::*;
 use venice_accel::opencl::wire::CommandKind;
 
-use crate::call::{Done, Out, code, made, session_code};
+use crate::call::{self, Done, Out, code, made, session_code};
 use crate::device::{Device, Platform, devices_at, devices_of, platform};
 use crate::event::plain;
 use crate::object::{Object, Shared, bodies, new_id};
@@ -76,21 +76,8 @@ impl Drop for Context {
 /// # Safety
 /// `list` is null or such a list.
 unsafe fn properties_at(list: *const cl_context_properties) -> Done<Vec<cl_context_properties>> {
-    let mut properties = Vec::new();
-    if list.is_null() {
-        return Ok(properties);
-    }
-    let mut at = list;
-    loop {
-        // SAFETY: not beyond the 0 that ends the list.
-        let name = unsafe { at.read() };
-        properties.push(name);
-        if name == 0 {
-            return Ok(properties);
-        }
-        // SAFETY: each name has a value.
-        let value = unsafe { at.add(1).read() };
-        properties.push(value);
+    let mut names = Vec::new();
+    let take = |name, value| {
         match name {
             CL_CONTEXT_PLATFORM => {
                 Object::<Platform>::get(value as cl_platform_id)?;
@@ -98,13 +85,14 @@ unsafe fn properties_at(list: *const cl_context_properties) -> Done<Vec<cl_conte
             CL_CONTEXT_INTEROP_USER_SYNC => {}
             _ => return Err(CL_INVALID_PROPERTY),
         }
-        let is_again = properties[..properties.len() - 2].chunks_exact(2).any(|it| it[0] == name);
-        if is_again {
+        if names.contains(&name) {
             return Err(CL_INVALID_PROPERTY);
         }
-        // SAFETY: behind the value the list goes on.
-        at = unsafe { at.add(2) };
-    }
+        names.push(name);
+        Ok(())
+    };
+    // SAFETY: promised by the caller.
+    unsafe { call::properties(list, take) }
 }
 
 fn create(

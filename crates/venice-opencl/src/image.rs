@@ -5,13 +5,13 @@ use std::ffi::c_void;
 use opencl_sys::*;
 use venice_accel::opencl::wire::{CommandKind, ImageShape, Place};
 
-use crate::call::{Done, Out, array, code, made, session_code, store, three};
+use crate::call::{self, Done, Out, array, code, made, session_code, store, three};
 use crate::context::Context;
 use crate::event::plain;
 use crate::memory::{Image, Memory, Shape, check_flags, no_properties, with_access};
 use crate::object::{Object, Shared, bodies, new_id};
 use crate::queue::Enqueue;
-use crate::transfer::{check_access, check_context, finish, pack, read_rows, write_staged};
+use crate::transfer::{check_access, finish, memory_of, pack, pair_of, read_rows, write_staged};
 
 bodies! {
     Sampler: CL_INVALID_SAMPLER;
@@ -412,8 +412,7 @@ pub unsafe extern "C" fn enqueue_read_image(
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_READ_IMAGE)?;
-        let memory = Object::<Memory>::get(image)?;
-        check_context(&call.queue, &memory)?;
+        let memory = memory_of(&call, image)?;
         let image = memory.image()?;
         let part = Part::new(image, three(origin)?, three(region)?)?;
         if into.is_null() {
@@ -449,8 +448,7 @@ pub unsafe extern "C" fn enqueue_write_image(
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_WRITE_IMAGE)?;
-        let memory = Object::<Memory>::get(image)?;
-        check_context(&call.queue, &memory)?;
+        let memory = memory_of(&call, image)?;
         let image = memory.image()?;
         let part = Part::new(image, three(origin)?, three(region)?)?;
         if from.is_null() {
@@ -486,9 +484,7 @@ pub unsafe extern "C" fn enqueue_copy_image(
     // SAFETY: the program passes valid lists.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_IMAGE)?;
-        let (from, to) = (Object::<Memory>::get(from)?, Object::<Memory>::get(to)?);
-        check_context(&call.queue, &from)?;
-        check_context(&call.queue, &to)?;
+        let (from, to) = pair_of(&call, from, to)?;
         let (source, target) = (from.image()?, to.image()?);
         let format = |image: &Image| (image.shape.order, image.shape.channel);
         if format(source) != format(target) {
@@ -527,9 +523,7 @@ pub unsafe extern "C" fn enqueue_copy_image_to_buffer(
     // SAFETY: the program passes valid lists.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_IMAGE_TO_BUFFER)?;
-        let (from, to) = (Object::<Memory>::get(from)?, Object::<Memory>::get(to)?);
-        check_context(&call.queue, &from)?;
-        check_context(&call.queue, &to)?;
+        let (from, to) = pair_of(&call, from, to)?;
         let image = from.image()?;
         let part = Part::new(image, three(origin)?, three(region)?)?;
         let [row, rows, slices] = part.tight_bytes(image.pixel_bytes);
@@ -557,9 +551,7 @@ pub unsafe extern "C" fn enqueue_copy_buffer_to_image(
     // SAFETY: the program passes valid lists.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER_TO_IMAGE)?;
-        let (from, to) = (Object::<Memory>::get(from)?, Object::<Memory>::get(to)?);
-        check_context(&call.queue, &from)?;
-        check_context(&call.queue, &to)?;
+        let (from, to) = pair_of(&call, from, to)?;
         let image = to.image()?;
         let part = Part::new(image, three(origin)?, three(region)?)?;
         let [row, rows, slices] = part.tight_bytes(image.pixel_bytes);
@@ -586,8 +578,7 @@ pub unsafe extern "C" fn enqueue_fill_image(
     // SAFETY: the program passes valid lists, and a colour of four channels.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_FILL_IMAGE)?;
-        let memory = Object::<Memory>::get(image)?;
-        check_context(&call.queue, &memory)?;
+        let memory = memory_of(&call, image)?;
         let image = memory.image()?;
         if color.is_null() {
             return Err(CL_INVALID_VALUE);
@@ -668,23 +659,15 @@ pub unsafe extern "C" fn create_sampler_with_properties(
         made(stored, || {
             let (mut normalized, mut addressing, mut filter) =
                 (true, CL_ADDRESS_CLAMP, CL_FILTER_NEAREST);
-            let (mut list, mut at) = (Vec::new(), properties);
-            while !at.is_null() {
-                let name = at.read();
-                list.push(name);
-                if name == 0 {
-                    break;
-                }
-                let value = at.add(1).read();
-                list.push(value);
+            let list = call::properties(properties, |name, value| {
                 match name as cl_sampler_info {
                     CL_SAMPLER_NORMALIZED_COORDS => normalized = value != 0,
                     CL_SAMPLER_ADDRESSING_MODE => addressing = value as cl_addressing_mode,
                     CL_SAMPLER_FILTER_MODE => filter = value as cl_filter_mode,
                     _ => return Err(CL_INVALID_VALUE),
                 }
-                at = at.add(2);
-            }
+                Ok(())
+            })?;
             create_sampler_of(context, normalized, addressing, filter, list)
         })
     }

@@ -9,10 +9,10 @@ use crate::call::{Done, code, made, store, three};
 use crate::event::Event;
 use crate::image::Part;
 use crate::memory::Memory;
-use crate::object::{Object, Shared};
+use crate::object::Shared;
 use crate::queue::Enqueue;
 use crate::transfer::{
-    Target, check_access, check_context, finish, pack, read, read_rows, write_staged,
+    Target, check_access, finish, memory_of, pack, read, read_rows, write_staged,
 };
 
 /// A mapping of a memory object.
@@ -81,8 +81,7 @@ fn map_buffer(
     bytes: usize,
 ) -> Done<*mut c_void> {
     let device = &call.queue.device;
-    memory.prepare(&call.queue, writes(flags))?;
-    let place = memory.place_at(device)?;
+    let place = memory.prepare(&call.queue, writes(flags))?;
     let in_place = place.and_then(|place| device.session.region().mapped(place + offset, bytes));
     if let Some(start) = in_place.filter(|_| memory.host_ptr == 0) {
         let event = call.event();
@@ -123,8 +122,7 @@ pub unsafe extern "C" fn enqueue_map_buffer(
     unsafe {
         made(stored, || {
             let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_MAP_BUFFER)?;
-            let memory = Object::<Memory>::get(buffer)?;
-            check_context(&call.queue, &memory)?;
+            let memory = memory_of(&call, buffer)?;
             memory.check_range(offset, bytes)?;
             check_map_flags(&memory, flags)?;
             map_buffer(&call, &memory, blocking != CL_FALSE, flags, offset as u64, bytes)
@@ -150,8 +148,7 @@ pub unsafe extern "C" fn enqueue_map_image(
     unsafe {
         made(stored, || {
             let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_MAP_IMAGE)?;
-            let memory = Object::<Memory>::get(image)?;
-            check_context(&call.queue, &memory)?;
+            let memory = memory_of(&call, image)?;
             let image = memory.image()?;
             check_map_flags(&memory, flags)?;
             let part = Part::new(image, three(origin)?, three(region)?)?;
@@ -218,8 +215,7 @@ pub unsafe extern "C" fn enqueue_unmap_mem_object(
     // SAFETY: the program passes valid lists, and null or a valid place.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_UNMAP_MEM_OBJECT)?;
-        let memory = Object::<Memory>::get(memory)?;
-        check_context(&call.queue, &memory)?;
+        let memory = memory_of(&call, memory)?;
         let map = {
             let mut state = memory.state();
             let at = state.maps.iter().position(|map| map.start == start.addr());

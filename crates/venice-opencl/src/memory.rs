@@ -239,12 +239,13 @@ impl Memory {
         })
     }
 
-    /// Makes the latest contents available to a command of a queue, which may store new ones.
+    /// Makes the latest contents available to a command of a queue, which may store new ones; returns
+    /// the place, as [`Memory::place_at`] does.
     ///
     /// # Errors
     /// The codes of [`Memory::place_at`].
-    pub fn prepare(&self, queue: &Shared<Queue>, writes: bool) -> Done {
-        self.place_at(&queue.device)?;
+    pub fn prepare(&self, queue: &Shared<Queue>, writes: bool) -> Done<Option<u64>> {
+        let place = self.place_at(&queue.device)?;
         let root = self.root();
         if self.context.devices.len() > 1 {
             root.fetch(queue)?;
@@ -257,7 +258,7 @@ impl Memory {
                 state.holders |= bit;
             }
         }
-        Ok(())
+        Ok(place)
     }
 
     /// Brings the latest contents to a queue's device, if another one has them.
@@ -287,24 +288,11 @@ fn with_first<'a>(
     make: impl FnOnce(Option<Blob<'a>>) -> CommandKind<'a>,
 ) -> Done<Option<u64>> {
     let session = &device.session;
-    let create = || -> Result<(), venice_accel::opencl::session::SessionError> {
-        match first {
-            None => session.submit(&plain(make(None))),
-            Some(bytes) if bytes.len() <= venice_accel::opencl::wire::ANSWER_BYTES => {
-                session.submit(&plain(make(Some(Blob::Inline { bytes }))))
-            }
-            Some(bytes) => {
-                let place = session.stage(bytes)?;
-                let offset = place.offset;
-                session.submit(&plain(make(Some(Blob::Region { place }))))?;
-                let done = session.call(venice_accel::opencl::wire::opcode::SYNC, &[]);
-                session.free(offset);
-                done.map(drop)
-            }
-        }
+    let sent = match first {
+        None => session.submit(&plain(make(None))),
+        Some(bytes) => session.submit_with_blob(bytes, |blob| plain(make(Some(blob)))),
     };
-    create().map_err(session_code)?;
-    Ok(None)
+    sent.map(|()| None).map_err(session_code)
 }
 
 impl Drop for Memory {

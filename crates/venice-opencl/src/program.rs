@@ -80,14 +80,8 @@ impl Program {
         let source = self.source.as_deref().unwrap_or_default().as_bytes();
         let (id, context) = (self.id, self.context.id_at(device)?);
         let session = &device.session;
-        let create = |source: Blob<'_>| {
-            session.submit(&plain(CommandKind::CreateProgram { id, context, source }))
-        };
-        let sent = session.with_blob(source, |blob| {
-            create(blob)?;
-            // The source may be overwritten once the donor has it.
-            let is_staged = source.len() > ANSWER_BYTES;
-            if is_staged { session.call(opcode::SYNC, &[]).map(drop) } else { Ok(()) }
+        let sent = session.submit_with_blob(source, |source| {
+            plain(CommandKind::CreateProgram { id, context, source })
         });
         sent.map_err(session_code)?;
         state.made_at |= device.bit();
@@ -140,11 +134,16 @@ impl Program {
 
     /// Builds at one device, and keeps the result.
     fn build_at(&self, device: &Shared<Device>, options: &str, step: &Step) -> Done {
-        self.note(device, CL_BUILD_IN_PROGRESS, options, Arc::new(nothing()));
+        self.note(
+            device,
+            CL_BUILD_IN_PROGRESS,
+            options,
+            Arc::new(BuildResult::without_program(CL_BUILD_NONE)),
+        );
         let built = self.run_build(device, options, step).map_err(session_code);
         let (status, result) = match built {
             Ok(result) => (result.status, result),
-            Err(code) => (code, BuildResult { status: code, ..nothing() }),
+            Err(code) => (code, BuildResult::without_program(code)),
         };
         let state = if status == CL_SUCCESS { CL_BUILD_SUCCESS } else { CL_BUILD_ERROR };
         self.note(device, state, options, Arc::new(result));
@@ -253,16 +252,6 @@ impl Step {
                 (BuildKind::Link { context: *context, inputs }, Vec::new(), Vec::new())
             }
         }
-    }
-}
-
-fn nothing() -> BuildResult {
-    BuildResult {
-        status: CL_BUILD_NONE,
-        log: String::new(),
-        binary_type: CL_PROGRAM_BINARY_TYPE_NONE,
-        global_bytes: 0,
-        kernels: Vec::new(),
     }
 }
 
@@ -685,7 +674,7 @@ pub unsafe extern "C" fn program_build_info(
         let build = build.unwrap_or_else(|| DeviceBuild {
             status: CL_BUILD_NONE,
             options: String::new(),
-            result: Arc::new(nothing()),
+            result: Arc::new(BuildResult::without_program(CL_BUILD_NONE)),
         });
         let out = Out { room, value, needed };
         match name {

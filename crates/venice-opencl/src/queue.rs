@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use opencl_sys::*;
 use venice_accel::opencl::wire::{Command, CommandKind};
 
-use crate::call::{Done, Out, code, made, session_code, store};
+use crate::call::{self, Done, Out, code, made, session_code, store};
 use crate::context::Context;
 use crate::device::Device;
 use crate::event::{Action, Event, plain, wait_list};
@@ -288,22 +288,15 @@ pub unsafe extern "C" fn create_command_queue_with_properties(
     // SAFETY: the program passes null or a list that ends with 0, and null or a valid place.
     unsafe {
         made(stored, || {
-            let (mut list, mut bits, mut at) = (Vec::new(), 0, properties);
-            while !at.is_null() {
-                let name = at.read();
-                list.push(name);
-                if name == 0 {
-                    break;
-                }
-                let value = at.add(1).read();
-                list.push(value);
+            let mut bits = 0;
+            let list = call::properties(properties, |name, value| {
                 match name as cl_command_queue_info {
                     CL_QUEUE_PROPERTIES => bits = value,
                     CL_QUEUE_SIZE => return Err(CL_INVALID_QUEUE_PROPERTIES),
                     _ => return Err(CL_INVALID_VALUE),
                 }
-                at = at.add(2);
-            }
+                Ok(())
+            })?;
             create(context, device, bits, list)
         })
     }

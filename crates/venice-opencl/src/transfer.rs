@@ -50,11 +50,29 @@ pub fn check_access(memory: &Memory, forbidden: cl_mem_flags) -> Done {
     Ok(())
 }
 
-/// Checks that queue and memory object belong together.
+/// Returns the memory object of a call.
 ///
 /// # Errors
-/// [`CL_INVALID_CONTEXT`], [`CL_MISALIGNED_SUB_BUFFER_OFFSET`].
-pub fn check_context(queue: &Object<Queue>, memory: &Memory) -> Done {
+/// [`CL_INVALID_MEM_OBJECT`], [`CL_INVALID_CONTEXT`], [`CL_MISALIGNED_SUB_BUFFER_OFFSET`].
+pub fn memory_of(call: &Enqueue, handle: cl_mem) -> Done<Shared<Memory>> {
+    let memory = Object::<Memory>::get(handle)?;
+    check_context(&call.queue, &memory)?;
+    Ok(memory)
+}
+
+/// Returns source and destination of a call.
+///
+/// # Errors
+/// The errors of [`memory_of`].
+pub fn pair_of(call: &Enqueue, from: cl_mem, to: cl_mem) -> Done<(Shared<Memory>, Shared<Memory>)> {
+    let (from, to) = (Object::<Memory>::get(from)?, Object::<Memory>::get(to)?);
+    check_context(&call.queue, &from)?;
+    check_context(&call.queue, &to)?;
+    Ok((from, to))
+}
+
+/// Checks that queue and memory object belong together.
+fn check_context(queue: &Object<Queue>, memory: &Memory) -> Done {
     if !Shared::ptr_eq(&queue.context, &memory.context) {
         return Err(CL_INVALID_CONTEXT);
     }
@@ -101,8 +119,7 @@ pub fn outcome(event: &Object<Event>) -> Done {
 /// The codes of `clEnqueueReadBuffer`.
 pub fn read(call: &Enqueue, memory: &Memory, offset: u64, into: Target, blocks: bool) -> Done {
     let queue = &call.queue;
-    memory.prepare(queue, false)?;
-    let Some(place) = memory.place_at(&queue.device)? else {
+    let Some(place) = memory.prepare(queue, false)? else {
         return or_finished(call, || read_by_command(call, memory, offset, into, blocks));
     };
     if blocks || is_free(call)? {
@@ -216,9 +233,9 @@ pub fn finish(call: &Enqueue, event: Shared<Event>, blocks: bool) -> Done {
 /// The codes of `clEnqueueWriteBuffer`.
 pub fn write(call: &Enqueue, memory: &Memory, offset: u64, from: &[u8]) -> Done {
     let queue = &call.queue;
-    memory.prepare(queue, true)?;
+    let place = memory.prepare(queue, true)?;
     let is_mapped = queue.device.session.region().is_mapped();
-    let place = memory.place_at(&queue.device)?;
+
     let place = place.filter(|_| is_mapped || from.len() > INLINE_BYTES);
     or_finished(call, || {
         if let Some(place) = place
@@ -290,8 +307,7 @@ pub unsafe extern "C" fn enqueue_read_buffer(
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_READ_BUFFER)?;
-        let memory = Object::<Memory>::get(buffer)?;
-        check_context(&call.queue, &memory)?;
+        let memory = memory_of(&call, buffer)?;
         if into.is_null() {
             return Err(CL_INVALID_VALUE);
         }
@@ -316,8 +332,7 @@ pub unsafe extern "C" fn enqueue_write_buffer(
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_WRITE_BUFFER)?;
-        let memory = Object::<Memory>::get(buffer)?;
-        check_context(&call.queue, &memory)?;
+        let memory = memory_of(&call, buffer)?;
         if from.is_null() {
             return Err(CL_INVALID_VALUE);
         }
@@ -341,9 +356,7 @@ pub unsafe extern "C" fn enqueue_copy_buffer(
     // SAFETY: the program passes valid lists.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER)?;
-        let (from, to) = (Object::<Memory>::get(from)?, Object::<Memory>::get(to)?);
-        check_context(&call.queue, &from)?;
-        check_context(&call.queue, &to)?;
+        let (from, to) = pair_of(&call, from, to)?;
         from.check_range(from_offset, bytes)?;
         to.check_range(to_offset, bytes)?;
         let overlap = |a: usize, b: usize| a < b + bytes && b < a + bytes;
@@ -378,8 +391,7 @@ pub unsafe extern "C" fn enqueue_fill_buffer(
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_FILL_BUFFER)?;
-        let memory = Object::<Memory>::get(buffer)?;
-        check_context(&call.queue, &memory)?;
+        let memory = memory_of(&call, buffer)?;
         memory.check_range(offset, bytes)?;
         let is_unit = pattern_bytes.is_power_of_two() && pattern_bytes <= 128;
         if pattern.is_null()
@@ -563,8 +575,7 @@ pub unsafe extern "C" fn enqueue_read_buffer_rect(
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_READ_BUFFER_RECT)?;
-        let memory = Object::<Memory>::get(buffer)?;
-        check_context(&call.queue, &memory)?;
+        let memory = memory_of(&call, buffer)?;
         if into.is_null() {
             return Err(CL_INVALID_VALUE);
         }
@@ -601,8 +612,7 @@ pub unsafe extern "C" fn enqueue_write_buffer_rect(
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_WRITE_BUFFER_RECT)?;
-        let memory = Object::<Memory>::get(buffer)?;
-        check_context(&call.queue, &memory)?;
+        let memory = memory_of(&call, buffer)?;
         if from.is_null() {
             return Err(CL_INVALID_VALUE);
         }
@@ -641,9 +651,7 @@ pub unsafe extern "C" fn enqueue_copy_buffer_rect(
     // SAFETY: the program passes valid lists.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER_RECT)?;
-        let (from, to) = (Object::<Memory>::get(from)?, Object::<Memory>::get(to)?);
-        check_context(&call.queue, &from)?;
-        check_context(&call.queue, &to)?;
+        let (from, to) = pair_of(&call, from, to)?;
         if from.is_image() || to.is_image() {
             return Err(CL_INVALID_MEM_OBJECT);
         }

@@ -42,8 +42,8 @@ use super::SERVICE;
 use super::library::{Library, call};
 use super::options::OpenClOptions;
 use super::wire::{
-    ANSWER_BYTES, BinaryRequest, Blob, BuildKind, BuildRequest, Command, CommandKind, Description,
-    Notice, Place, Reader, Times, VERSION, decode, encode, opcode,
+    ANSWER_BYTES, BinaryRequest, Blob, BuildKind, BuildRequest, BuildResult, Command, CommandKind,
+    Description, Notice, Place, Reader, Times, VERSION, decode, encode, opcode,
 };
 use crate::region::{RegionHost, key_of};
 
@@ -138,6 +138,16 @@ struct Connection {
 }
 
 impl Connection {
+    /// Returns a program with a reference of its own, for the builder.
+    ///
+    /// # Errors
+    /// The error of its making, or that of an id that is none.
+    fn program(&self, library: &'static Library, id: u64) -> Result<Owned, i32> {
+        let raw = self.objects.get(id, Kind::Program)?;
+        done(call!(library, clRetainProgram(raw)))?;
+        Ok(Owned::new(library, Kind::Program, raw))
+    }
+
     /// Forgets a command that has ended; returns false if it was not pending.
     fn forget_pending(&mut self, event: u64) -> bool {
         self.running.remove(&event);
@@ -324,7 +334,7 @@ impl OpenCl {
             Ok(Ok(())) => None,
             Ok(Err(_)) => Some(Status::BUSY),
             Err(status) => {
-                let outcome = Outcome::Program(failed_build(status), None);
+                let outcome = Outcome::Program(BuildResult::without_program(status), None);
                 self.built(Built { connection, request, outcome });
                 None
             }
@@ -338,11 +348,7 @@ impl OpenCl {
         asked: &BuildRequest<'_>,
     ) -> Result<Build, i32> {
         let state = self.connections.get(&connection).ok_or(CL_INVALID_VALUE)?;
-        let program = |id: u64| {
-            let raw = state.objects.get(id, Kind::Program)?;
-            done(call!(self.donor.library, clRetainProgram(raw)))?;
-            Ok(Owned::new(self.donor.library, Kind::Program, raw))
-        };
+        let program = |id| state.program(self.donor.library, id);
         let step = match &asked.kind {
             BuildKind::Build {} => Step::Build(program(asked.id)?),
             BuildKind::Compile {} => {
@@ -370,11 +376,7 @@ impl OpenCl {
     fn binary(&mut self, connection: ConnectionId, request: u64, payload: &[u8]) -> Option<Status> {
         let Ok(id) = decode::<u64>(payload) else { return Some(Status::MALFORMED) };
         let Some(state) = self.connections.get(&connection) else { return Some(Status::MALFORMED) };
-        let program = state.objects.get(id, Kind::Program).and_then(|raw| {
-            done(call!(self.donor.library, clRetainProgram(raw)))?;
-            Ok(Owned::new(self.donor.library, Kind::Program, raw))
-        });
-        match program {
+        match state.program(self.donor.library, id) {
             Ok(program) => {
                 let step = Step::Binary(program);
                 let (options, files) = (String::new(), Vec::new());
@@ -626,17 +628,6 @@ impl Service for OpenCl {
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.wake.as_fd())
-    }
-}
-
-/// Returns the result of a build that could not begin.
-fn failed_build(status: i32) -> super::wire::BuildResult {
-    super::wire::BuildResult {
-        status,
-        log: String::new(),
-        binary_type: 0,
-        global_bytes: 0,
-        kernels: Vec::new(),
     }
 }
 

@@ -510,6 +510,28 @@ impl Session {
         done
     }
 
+    /// Sends a command with long bytes; `make` gets the blob that stands for them.
+    ///
+    /// # Errors
+    /// The errors of [`Session::with_blob`].
+    pub fn submit_with_blob<'a>(
+        &self,
+        bytes: &'a [u8],
+        make: impl FnOnce(Blob<'a>) -> Command<'a>,
+    ) -> Result<(), SessionError> {
+        if bytes.len() <= ANSWER_BYTES {
+            return self.submit(&make(Blob::Inline { bytes }));
+        }
+        let place = self.stage(bytes)?;
+        let offset = place.offset;
+        // The place has another use once the donor has its bytes.
+        let sent = self
+            .submit(&make(Blob::Region { place }))
+            .and_then(|()| self.call(opcode::SYNC, &[]).map(drop));
+        self.free(offset);
+        sent
+    }
+
     fn check(&self) -> Result<(), SessionError> {
         if self.process != std::process::id() {
             return Err(SessionError::Forked);

@@ -133,3 +133,16 @@ messages! {
         pub kernels: Vec<KernelInfo>,
     }
 }
+
+impl BuildResult {
+    /// Returns the result of a build that made nothing.
+    pub fn without_program(status: i32) -> Self {
+        Self {
+            status,
+            log: String::new(),
+            binary_type: opencl_sys::CL_PROGRAM_BINARY_TYPE_NONE,
+            global_bytes: 0,
+            kernels: Vec::new(),
+        }
+    }
+}
