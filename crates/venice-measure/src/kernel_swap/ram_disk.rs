@@ -125,6 +125,8 @@ mod tests {
 
     use super::*;
 
+    /// Bit of `/proc/kpageflags`: on a list of the kernel's.
+    const LISTED: u64 = 1 << 5;
     /// Bit of `/proc/kpageflags`: not on a list from which the kernel reclaims.
     const UNEVICTABLE: u64 = 1 << 18;
     const PAGE_BYTES: usize = 4096;
@@ -137,8 +139,10 @@ mod tests {
         }
         let locked = LockedFile::create((PAGES * PAGE_BYTES) as u64).unwrap();
         let flags = page_flags(&File::open(locked.path()).unwrap());
-        let unevictable = flags.iter().filter(|flags| *flags & UNEVICTABLE != 0).count();
-        assert_eq!(unevictable, PAGES, "{flags:x?}");
+        // A processor lists the pages that it fills in batches: its last ones are on no list yet.
+        let listed: Vec<u64> = flags.iter().copied().filter(|flags| flags & LISTED != 0).collect();
+        assert!(!listed.is_empty(), "{flags:x?}");
+        assert!(listed.iter().all(|flags| flags & UNEVICTABLE != 0), "{flags:x?}");
         let folder = locked.folder.path().to_owned();
         drop(locked);
         assert!(!folder.exists());
