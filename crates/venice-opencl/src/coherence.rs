@@ -15,7 +15,7 @@ use crate::queue::Queue;
 /// The code of a lost session.
 pub fn load(memory: &Memory, device: &Shared<Device>) -> Done<Vec<u8>> {
     let mut bytes = vec![0; memory.bytes as usize];
-    let session = &device.session;
+    let session = device.session();
     if let Some(place) = memory.place_at(device)? {
         session.read(place, &mut bytes).map_err(session_code)?;
         return Ok(bytes);
@@ -33,7 +33,7 @@ pub fn load(memory: &Memory, device: &Shared<Device>) -> Done<Vec<u8>> {
 /// # Errors
 /// The code of a lost session.
 pub fn store(memory: &Memory, device: &Shared<Device>, bytes: &[u8]) -> Done {
-    let session = &device.session;
+    let session = device.session();
     if let Some(place) = memory.place_at(device)? {
         return session.write(place, bytes).map_err(session_code);
     }

@@ -39,7 +39,7 @@ impl Context {
         let mut made_at = self.made_at.lock().unwrap_or_else(PoisonError::into_inner);
         if *made_at & device.bit() == 0 {
             let create = plain(CommandKind::CreateContext { id: self.id });
-            device.session.submit(&create).map_err(session_code)?;
+            device.session().submit(&create).map_err(session_code)?;
             *made_at |= device.bit();
         }
         Ok(self.id)
@@ -60,7 +60,7 @@ impl Drop for Context {
         let made_at = *self.made_at.get_mut().unwrap_or_else(PoisonError::into_inner);
         for device in &self.devices {
             if made_at & device.bit() != 0 {
-                device.session.release(self.id);
+                device.session().release(self.id);
             }
         }
         let destructors = self.destructors.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +101,7 @@ fn create(
 ) -> Done<*mut c_void> {
     let mut unique: Vec<Shared<Device>> = Vec::new();
     for device in devices {
-        if device.session.why_lost().is_some() {
+        if device.session().why_lost().is_some() {
             return Err(CL_DEVICE_NOT_AVAILABLE);
         }
         if !unique.iter().any(|known| Shared::ptr_eq(known, &device)) {

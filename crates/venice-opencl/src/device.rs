@@ -2,19 +2,17 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::io::Write;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use opencl_sys::*;
-use venice_accel::opencl::session::{Session, Sink};
-use venice_accel::opencl::wire::{Notice, Parameter};
+use venice_accel::opencl::session::Session;
+use venice_accel::opencl::wire::Parameter;
 use venice_accel::opencl::{PLATFORM_NAME, SERVICE};
 use venice_rack::types::ServiceAccess;
 
 use crate::call::{Done, Out, array, code, store};
-use crate::event::Event;
+use crate::link::Link;
 use crate::object::{Object, Shared, bodies};
-use crate::output;
 
 /// Variables in which `venice run` and `venice get` describe the grants.
 const ENDPOINTS: &str = "VENICE_GRANT_ENDPOINTS";
@@ -65,15 +63,8 @@ pub struct Platform {
 pub struct Device {
     /// Place among the devices; its bit in masks.
     pub index: usize,
-    pub session: Arc<Session>,
+    link: RwLock<Arc<Link>>,
     parameters: HashMap<cl_device_info, Vec<u8>>,
-    /// Events that notices are to come for.
-    pending: Mutex<HashMap<u64, Shared<Event>>>,
-    /// Places of released buffers that the donor still uses.
-    leaving: Mutex<HashMap<u64, u64>>,
-    /// Errors of objects that could not be made, by id.
-    failures: Mutex<HashMap<u64, cl_int>>,
-    background: Once,
 }
 
 static PLATFORM: LazyLock<Option<Shared<Platform>>> = LazyLock::new(open);
@@ -94,8 +85,8 @@ fn open() -> Option<Shared<Platform>> {
             eprintln!("venice: accelerator at {node} is left out: {MAX_DEVICES} are in use");
             break;
         }
-        match Session::open(access) {
-            Ok(session) => devices.push(Device::new(devices.len(), node, session)),
+        match Link::open(access) {
+            Ok(link) => devices.push(Device::new(devices.len(), node, link)),
             Err(error) => eprintln!("venice: accelerator at {node} cannot be used: {error}"),
         }
     }
@@ -115,23 +106,27 @@ pub fn platform() -> Done<&'static Shared<Platform>> {
 }
 
 impl Device {
-    fn new(index: usize, node: &str, session: Arc<Session>) -> Shared<Self> {
-        let told = session.description().device.iter();
+    fn new(index: usize, node: &str, link: Arc<Link>) -> Shared<Self> {
+        let told = link.session.description().device.iter();
         let mut parameters: HashMap<_, _> =
             told.map(|Parameter { name, value }| (*name, value.clone())).collect();
-        adapt(&mut parameters, node, session.region().is_mapped());
-        let device = Object::new(Self {
-            index,
-            session,
-            parameters,
-            pending: Mutex::default(),
-            leaving: Mutex::default(),
-            failures: Mutex::default(),
-            background: Once::new(),
-        });
-        let sink = DeviceSink { device: Arc::downgrade(&device) };
-        device.session.set_sink(Arc::new(sink));
-        device
+        adapt(&mut parameters, node, link.session.region().is_mapped());
+        Object::new(Self { index, link: RwLock::new(link), parameters })
+    }
+
+    /// Returns its present link.
+    pub fn link(&self) -> Arc<Link> {
+        Arc::clone(&self.link.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns the session of its present link.
+    pub fn session(&self) -> Arc<Session> {
+        Arc::clone(&self.link.read().unwrap_or_else(PoisonError::into_inner).session)
+    }
+
+    /// Gives it another link; returns the former one.
+    pub fn change_link(&self, link: Arc<Link>) -> Arc<Link> {
+        std::mem::replace(&mut self.link.write().unwrap_or_else(PoisonError::into_inner), link)
     }
 
     /// Returns its bit in masks.
@@ -149,91 +144,10 @@ impl Device {
         self.parameter(name).map_or(0, venice_accel::opencl::library::number)
     }
 
-    /// True if buffers may lie in the region.
-    pub fn has_placed_buffers(&self) -> bool {
-        self.session.description().has_placed_buffers
-    }
-
     /// Returns the version of OpenCL that it has.
     fn version(&self) -> (u32, u32) {
         let text = self.parameter(CL_DEVICE_VERSION).map(venice_accel::opencl::library::text);
         text.as_deref().and_then(version_of).unwrap_or((1, 2))
-    }
-
-    /// Adds an event that a notice is to come for. Of a lost device it fails at once.
-    pub fn expect(&self, event: &Shared<Event>) {
-        self.pending().insert(event.id, Arc::clone(event));
-        if self.session.why_lost().is_some() {
-            self.fail_pending();
-        }
-    }
-
-    /// Forgets an event whose command was not sent.
-    pub fn forget(&self, event: &Event) {
-        drop(self.pending().remove(&event.id));
-    }
-
-    /// Takes notices in even while the program waits for nothing here.
-    pub fn receive_always(&self) {
-        self.background.call_once(|| self.session.receive_always());
-    }
-
-    /// Frees the place of a buffer once the donor has no more use for it.
-    pub fn free_later(&self, id: u64, place: u64) {
-        lock(&self.leaving).insert(id, place);
-        self.session.release(id);
-    }
-
-    /// Returns the error of the making of an object.
-    pub fn failure(&self, id: u64) -> Option<cl_int> {
-        lock(&self.failures).get(&id).copied()
-    }
-
-    fn pending(&self) -> MutexGuard<'_, HashMap<u64, Shared<Event>>> {
-        lock(&self.pending)
-    }
-
-    fn fail_pending(&self) {
-        let pending = std::mem::take(&mut *self.pending());
-        pending.into_values().for_each(|event| event.end(CL_DEVICE_NOT_AVAILABLE, None, &[]));
-    }
-}
-
-/// Takes the notices of a device.
-struct DeviceSink {
-    device: Weak<Object<Device>>,
-}
-
-impl Sink for DeviceSink {
-    fn notice(&self, notice: Notice<'_>) {
-        let Some(device) = self.device.upgrade() else { return };
-        match notice {
-            Notice::Done { event, status, times, data } => {
-                let event = device.pending().remove(&event);
-                if let Some(event) = event {
-                    event.end(status, times, data);
-                }
-            }
-            Notice::Failed { id, status, queue } => {
-                let id = if id == 0 { queue } else { id };
-                lock(&device.failures).entry(id).or_insert(status);
-            }
-            Notice::Output { bytes } => output::print(bytes),
-            Notice::Freed { id } => {
-                let place = lock(&device.leaving).remove(&id);
-                if let Some(place) = place {
-                    device.session.free(place);
-                }
-            }
-        }
-    }
-
-    fn lost(&self, why: &str) {
-        let Some(device) = self.device.upgrade() else { return };
-        let name = device.parameter(CL_DEVICE_NAME).map(venice_accel::opencl::library::text);
-        let name = name.unwrap_or_default();
-        let _ = writeln!(std::io::stderr(), "venice: accelerator {name} is lost: {why}");
-        device.fail_pending();
     }
 }
 
@@ -299,10 +213,6 @@ fn version_of(text: &str) -> Option<(u32, u32)> {
     let number = text.split_whitespace().nth(1)?;
     let (major, minor) = number.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Lists the platform: `clIcdGetPlatformIDsKHR`.
@@ -428,7 +338,7 @@ pub unsafe extern "C" fn device_info(
                 CL_DEVICE_PLATFORM => out.put_plain(&[Object::handle(platform()?)]),
                 CL_DEVICE_PARENT_DEVICE => out.put_plain(&[0_usize]),
                 CL_DEVICE_REFERENCE_COUNT => out.put_plain(&[1_u32]),
-                CL_DEVICE_AVAILABLE if device.session.why_lost().is_some() => {
+                CL_DEVICE_AVAILABLE if device.session().why_lost().is_some() => {
                     out.put_plain(&[CL_FALSE])
                 }
                 name => out.put(device.parameter(name).ok_or(CL_INVALID_VALUE)?),

@@ -161,7 +161,7 @@ impl Object<Event> {
             return Ok(outcome);
         }
         let Some(queue) = &self.queue else { return Ok(self.wait_for_program()) };
-        let session = &queue.device.session;
+        let session = queue.device.session();
         session.flush().map_err(session_code)?;
         match session.wait_until(|| self.outcome()) {
             Ok(outcome) => Ok(outcome),
@@ -203,10 +203,10 @@ impl Object<Event> {
     fn mirror(self: &Arc<Self>, device: &Shared<Device>) -> Done {
         let context = self.context.id_at(device)?;
         let made = plain(CommandKind::CreateUserEvent { id: self.id, context });
-        device.session.submit(&made).map_err(session_code)?;
+        device.session().submit(&made).map_err(session_code)?;
         if let Some(queue) = &self.queue {
-            queue.device.session.flush().map_err(session_code)?;
-            queue.device.receive_always();
+            queue.device.session().flush().map_err(session_code)?;
+            queue.device.link().receive_always();
         }
         // Kept until the donor knows of its end: a release must not come before.
         let (event, target) = (Arc::clone(self), Shared::clone(device));
@@ -214,7 +214,7 @@ impl Object<Event> {
             follow(Box::new(move || {
                 let set = plain(CommandKind::SetUserEvent { id: event.id, status });
                 // A target that is lost has no command left that waits.
-                let _ = target.session.submit(&set).and_then(|()| target.session.flush());
+                let _ = target.session().submit(&set).and_then(|()| target.session().flush());
             }));
         }));
         Ok(())
@@ -226,7 +226,7 @@ impl Drop for Event {
         let made_at = *self.made_at.get_mut().unwrap_or_else(PoisonError::into_inner);
         for device in &self.context.devices {
             if made_at & device.bit() != 0 {
-                device.session.release(self.id);
+                device.session().release(self.id);
             }
         }
     }
@@ -348,7 +348,7 @@ pub unsafe extern "C" fn event_info(
                 CL_EVENT_COMMAND_EXECUTION_STATUS => {
                     if let (None, Some(queue)) = (event.outcome(), &event.queue) {
                         // Programs poll for the end. A lost session has ended it.
-                        let _ = queue.device.session.receive_ready();
+                        let _ = queue.device.session().receive_ready();
                     }
                     out.put_plain(&[event.status()])
                 }
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn profiling_info(
             .as_ref()
             .is_some_and(|queue| queue.properties & CL_QUEUE_PROFILING_ENABLE != 0);
         if let (None, Some(queue)) = (event.outcome(), &event.queue) {
-            let _ = queue.device.session.receive_ready();
+            let _ = queue.device.session().receive_ready();
         }
         let times = event.state().times.clone().filter(|_| is_profiled);
         let times = times.ok_or(CL_PROFILING_INFO_NOT_AVAILABLE)?;
@@ -455,7 +455,7 @@ pub unsafe extern "C" fn set_event_callback(
         state.callbacks.push(callback);
         drop(state);
         if let Some(queue) = &event.queue {
-            queue.device.receive_always();
+            queue.device.link().receive_always();
         }
         Ok(())
     })

@@ -213,7 +213,8 @@ fn formats(context: &Context, flags: cl_mem_flags, kind: cl_mem_object_type) -> 
         CL_MEM_READ_WRITE | CL_MEM_WRITE_ONLY | CL_MEM_READ_ONLY | CL_MEM_KERNEL_READ_AND_WRITE;
     let mut all: Vec<[u32; 2]> = Vec::new();
     for device in &context.devices {
-        let lists = device.session.description().formats.iter();
+        let session = device.session();
+        let lists = session.description().formats.iter();
         for list in lists.filter(|it| it.kind == kind && it.flags == flags & USES) {
             all.extend(
                 list.formats.iter().filter(|it| !all.contains(it)).copied().collect::<Vec<_>>(),
@@ -607,7 +608,7 @@ pub struct Sampler {
 impl Drop for Sampler {
     fn drop(&mut self) {
         for device in &self.context.devices {
-            device.session.release(self.id);
+            device.session().release(self.id);
         }
     }
 }
@@ -629,7 +630,7 @@ fn create_sampler_of(
     for device in &context.devices {
         let at = context.id_at(device)?;
         let kind = CommandKind::CreateSampler { id, context: at, normalized, addressing, filter };
-        device.session.submit(&plain(kind)).map_err(session_code)?;
+        device.session().submit(&plain(kind)).map_err(session_code)?;
     }
     let sampler = Sampler { id, context, normalized, addressing, filter, list };
     Ok(Object::hand_out(Object::new(sampler)))

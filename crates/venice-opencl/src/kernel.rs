@@ -178,7 +178,7 @@ impl Drop for Kernel {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         for device in &self.context.devices {
             if state.sent.contains_key(&device.index) {
-                device.session.release(self.id);
+                device.session().release(self.id);
             }
         }
     }

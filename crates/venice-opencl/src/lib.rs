@@ -6,7 +6,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `call`, `object`, `dispatch` | the border to C: codes, handles, the table of functions |
-//! | `device`, `context`, `queue`, `event` | what commands go through |
+//! | `device`, `link`, `context`, `queue`, `event` | what commands go through |
 //! | `memory`, `transfer`, `map`, `image`, `coherence` | memory objects and their contents |
 //! | `program`, `sources`, `kernel` | programs, their files, their kernels |
 
@@ -18,6 +18,7 @@ mod dispatch;
 mod event;
 mod image;
 mod kernel;
+mod link;
 mod map;
 mod memory;
 mod object;

@@ -82,7 +82,7 @@ fn map_buffer(
 ) -> Done<*mut c_void> {
     let device = &call.queue.device;
     let place = memory.prepare(&call.queue, writes(flags))?;
-    let in_place = place.and_then(|place| device.session.region().mapped(place + offset, bytes));
+    let in_place = place.and_then(|place| device.session().region().mapped(place + offset, bytes));
     if let Some(start) = in_place.filter(|_| memory.host_ptr == 0) {
         let event = call.event();
         call.queue.send(&call.waits, Some(&event), Vec::new(), CommandKind::Marker {})?;

@@ -158,7 +158,7 @@ impl Memory {
     /// # Errors
     /// The code of a lost session, or of a full device.
     pub fn place_at(&self, device: &Shared<Device>) -> Done<Option<u64>> {
-        if let Some(status) = device.failure(self.id) {
+        if let Some(status) = device.link().failure(self.id) {
             return Err(status);
         }
         let mut state = self.state();
@@ -176,13 +176,13 @@ impl Memory {
 
     fn make_buffer(&self, device: &Shared<Device>, state: &mut State) -> Done<Option<u64>> {
         let context = self.context.id_at(device)?;
-        let session = &device.session;
+        let session = device.session();
         let (id, flags, bytes) = (self.id, self.flags & KERNEL_FLAGS, self.bytes);
         let first = state.first.take();
         if first.is_some() {
             state.holders |= device.bit();
         }
-        if !device.has_placed_buffers() {
+        if !session.description().has_placed_buffers {
             return with_first(device, first.as_deref(), |data| CommandKind::CreateBuffer {
                 id,
                 context,
@@ -211,7 +211,7 @@ impl Memory {
             origin,
             bytes: self.bytes,
         };
-        device.session.submit(&plain(create)).map_err(session_code)?;
+        device.session().submit(&plain(create)).map_err(session_code)?;
         Ok(place.map(|place| place + origin))
     }
 
@@ -287,7 +287,7 @@ fn with_first<'a>(
     first: Option<&'a [u8]>,
     make: impl FnOnce(Option<Blob<'a>>) -> CommandKind<'a>,
 ) -> Done<Option<u64>> {
-    let session = &device.session;
+    let session = device.session();
     let sent = match first {
         None => session.submit(&plain(make(None))),
         Some(bytes) => session.submit_with_blob(bytes, |blob| plain(make(Some(blob)))),
@@ -301,8 +301,8 @@ impl Drop for Memory {
         let is_whole = matches!(self.shape, Shape::Buffer);
         for device in &self.context.devices {
             match state.copies.get(&device.index) {
-                Some(Some(place)) if is_whole => device.free_later(self.id, *place),
-                Some(_) => device.session.release(self.id),
+                Some(Some(place)) if is_whole => device.link().free_later(self.id, *place),
+                Some(_) => device.session().release(self.id),
                 None => {}
             }
         }

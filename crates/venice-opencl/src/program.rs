@@ -79,7 +79,7 @@ impl Program {
         }
         let source = self.source.as_deref().unwrap_or_default().as_bytes();
         let (id, context) = (self.id, self.context.id_at(device)?);
-        let session = &device.session;
+        let session = device.session();
         let sent = session.submit_with_blob(source, |source| {
             plain(CommandKind::CreateProgram { id, context, source })
         });
@@ -91,9 +91,9 @@ impl Program {
     /// Loads a program of a binary or of SPIR-V at a device.
     fn load_at(&self, device: &Shared<Device>, is_il: bool, binary: &[u8]) -> Done {
         let (id, context) = (self.id, self.context.id_at(device)?);
-        let answer = device.session.with_blob(binary, |binary| {
+        let answer = device.session().with_blob(binary, |binary| {
             let request = BinaryRequest { id, context, is_il, binary };
-            device.session.call(opcode::CREATE_PROGRAM, &encode(&request))
+            device.session().call(opcode::CREATE_PROGRAM, &encode(&request))
         });
         let status = decode::<i32>(&answer.map_err(session_code)?).unwrap_or(CL_INVALID_BINARY);
         self.state().made_at |= device.bit();
@@ -167,7 +167,7 @@ impl Program {
         options: &str,
         step: &Step,
     ) -> Result<BuildResult, SessionError> {
-        let session = &device.session;
+        let session = device.session();
         let mut sources = Sources::new(options, &session.description().files_dir);
         if let Some(source) = &self.source {
             sources.add_included(source, None);
@@ -188,7 +188,7 @@ impl Program {
         sources: &Sources,
         step: &Step,
     ) -> Result<BuildResult, SessionError> {
-        let session = &device.session;
+        let session = device.session();
         let mut staged = Vec::new();
         let mut files = Vec::new();
         // Long files go through the region, so that the request fits a message.
@@ -224,7 +224,7 @@ impl Program {
         if self.state().made_at & device.bit() == 0 {
             return Ok(Vec::new());
         }
-        let answer = device.session.call_long(opcode::BINARY, &encode(&self.id));
+        let answer = device.session().call_long(opcode::BINARY, &encode(&self.id));
         let answer = answer.map_err(session_code)?;
         let binary = decode::<Option<&[u8]>>(&answer).map_err(|_| CL_OUT_OF_RESOURCES)?;
         Ok(binary.unwrap_or_default().to_vec())
@@ -260,7 +260,7 @@ impl Drop for Program {
         let made_at = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).made_at;
         for device in &self.context.devices {
             if made_at & device.bit() != 0 {
-                device.session.release(self.id);
+                device.session().release(self.id);
             }
         }
     }

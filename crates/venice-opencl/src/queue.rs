@@ -142,7 +142,7 @@ impl Object<Queue> {
     ) -> Done<Shared<Queue>> {
         let (id, at) = (new_id(), context.id_at(device)?);
         let create = plain(CommandKind::CreateQueue { id, context: at, properties });
-        device.session.submit(&create).map_err(session_code)?;
+        device.session().submit(&create).map_err(session_code)?;
         let (context, device) = (Shared::clone(context), Shared::clone(device));
         let order = Mutex::new(Order::Idle);
         Ok(Object::new(Queue { id, context, device, properties, list, order }))
@@ -190,13 +190,14 @@ impl Object<Queue> {
         mut commands: Vec<Command<'a>>,
         kind: CommandKind<'a>,
     ) -> Done {
+        let link = self.device.link();
         if let Some(event) = event {
-            self.device.expect(event);
+            link.expect(event);
         }
         let id = event.map_or(0, |event| event.id);
         commands.push(Command { queue: self.id, event: id, waits, kind });
-        if let Err(error) = self.device.session.submit_all(&commands) {
-            event.iter().for_each(|event| self.device.forget(event));
+        if let Err(error) = link.session.submit_all(&commands) {
+            event.iter().for_each(|event| link.forget(event));
             return Err(session_code(error));
         }
         *order = match event {
@@ -240,13 +241,13 @@ impl Object<Queue> {
             *order = Order::Idle;
         }
         drop(order);
-        self.device.failure(self.id).map_or(Ok(()), Err)
+        self.device.link().failure(self.id).map_or(Ok(()), Err)
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.device.session.release(self.id);
+        self.device.session().release(self.id);
     }
 }
 
@@ -310,7 +311,7 @@ pub unsafe extern "C" fn release_command_queue(handle: cl_command_queue) -> cl_i
     code(|| {
         let queue = Object::<Queue>::get(handle)?;
         // The last release flushes, says the specification. A lost session has nothing to flush.
-        let _ = queue.device.session.flush();
+        let _ = queue.device.session().flush();
         queue.release()
     })
 }
@@ -345,7 +346,7 @@ pub unsafe extern "C" fn flush(handle: cl_command_queue) -> cl_int {
     code(|| {
         let queue = Object::<Queue>::get(handle)?;
         let flush = Command { queue: queue.id, ..plain(CommandKind::Flush {}) };
-        let session = &queue.device.session;
+        let session = queue.device.session();
         session.submit(&flush).and_then(|()| session.flush()).map_err(session_code)
     })
 }

@@ -161,7 +161,7 @@ fn read_at_once(call: &Enqueue, place: u64, into: Target) -> Done {
         outcome(&marker)?;
     }
     // SAFETY: the call blocks, so the program's memory is ours until it returns.
-    let read = queue.device.session.read(place, unsafe { into.bytes() });
+    let read = queue.device.session().read(place, unsafe { into.bytes() });
     drop(order);
     read.map_err(session_code)?;
     if call.wants_event() {
@@ -202,15 +202,15 @@ pub fn read_staged(
     into: Target,
     kind: impl FnOnce(u64) -> CommandKind<'static>,
 ) -> Done<Shared<Event>> {
-    let device = Shared::clone(&call.queue.device);
-    let place = device.session.allocate(into.len as u64).map_err(session_code)?;
+    let session = call.queue.device.session();
+    let place = session.allocate(into.len as u64).map_err(session_code)?;
     let fill: Action = Box::new(move |status, _| {
         if status == CL_COMPLETE {
             // SAFETY: the command has not ended for the program, whose memory is ours so long.
             // A lost session ends all its events with an error.
-            let _ = device.session.read(place, unsafe { into.bytes() });
+            let _ = session.read(place, unsafe { into.bytes() });
         }
-        device.session.free(place);
+        session.free(place);
     });
     call.send_with(kind(place), fill)
 }
@@ -234,7 +234,7 @@ pub fn finish(call: &Enqueue, event: Shared<Event>, blocks: bool) -> Done {
 pub fn write(call: &Enqueue, memory: &Memory, offset: u64, from: &[u8]) -> Done {
     let queue = &call.queue;
     let place = memory.prepare(queue, true)?;
-    let is_mapped = queue.device.session.region().is_mapped();
+    let is_mapped = queue.device.session().region().is_mapped();
 
     let place = place.filter(|_| is_mapped || from.len() > INLINE_BYTES);
     or_finished(call, || {
@@ -254,7 +254,7 @@ fn write_at_once(call: &Enqueue, place: u64, from: &[u8]) -> Done<bool> {
     if !have_ended(&call.waits)? || !queue.is_idle(&order) {
         return Ok(false);
     }
-    let written = queue.device.session.write(place, from);
+    let written = queue.device.session().write(place, from);
     drop(order);
     written.map_err(session_code)?;
     if call.wants_event() {
@@ -287,10 +287,10 @@ pub fn write_staged(
     from: &[u8],
     kind: impl FnOnce(Place) -> CommandKind<'static>,
 ) -> Done<Shared<Event>> {
-    let device = Shared::clone(&call.queue.device);
-    let place = device.session.stage(from).map_err(session_code)?;
+    let session = call.queue.device.session();
+    let place = session.stage(from).map_err(session_code)?;
     let offset = place.offset;
-    call.send_with(kind(place), Box::new(move |_, _| device.session.free(offset)))
+    call.send_with(kind(place), Box::new(move |_, _| session.free(offset)))
 }
 
 pub unsafe extern "C" fn enqueue_read_buffer(
@@ -514,15 +514,15 @@ pub fn read_rows(
     pitches: [u64; 2],
     kind: impl FnOnce(u64) -> CommandKind<'static>,
 ) -> Done<Shared<Event>> {
-    let device = Shared::clone(&call.queue.device);
+    let session = call.queue.device.session();
     let bytes = region[0] * region[1] * region[2];
-    let place = device.session.allocate(bytes).map_err(session_code)?;
+    let place = session.allocate(bytes).map_err(session_code)?;
     let start = Target::new(start.cast(), 0);
     let fill: Action = Box::new(move |status, _| {
         let start = start;
         let mut tight = vec![0; bytes as usize];
-        let read = device.session.read(place, &mut tight);
-        device.session.free(place);
+        let read = session.read(place, &mut tight);
+        session.free(place);
         if status != CL_COMPLETE || read.is_err() {
             return;
         }
