@@ -5,11 +5,14 @@ use std::ffi::{CStr, c_char, c_void};
 use opencl_sys::{CL_INVALID_VALUE, CL_SUCCESS, cl_int, cl_uint};
 use venice_accel::opencl::session::SessionError;
 
+use crate::gate;
+
 /// Outcome of a call: nothing, or an error code of `cl.h`.
 pub type Done<T = ()> = Result<T, cl_int>;
 
 /// Returns the code of a call.
 pub fn code(call: impl FnOnce() -> Done) -> cl_int {
+    let _pass = gate::enter();
     call().err().unwrap_or(CL_SUCCESS)
 }
 
@@ -18,6 +21,7 @@ pub fn code(call: impl FnOnce() -> Done) -> cl_int {
 /// # Safety
 /// `stored` is null or valid for a write.
 pub unsafe fn made(stored: *mut cl_int, make: impl FnOnce() -> Done<*mut c_void>) -> *mut c_void {
+    let _pass = gate::enter();
     let (object, code) = match make() {
         Ok(object) => (object, CL_SUCCESS),
         Err(code) => (std::ptr::null_mut(), code),

@@ -45,6 +45,12 @@ impl Context {
         Ok(self.id)
     }
 
+    /// True if it exists at a device.
+    pub fn is_at(&self, device: &Device) -> bool {
+        let made_at = self.made_at.lock().unwrap_or_else(PoisonError::into_inner);
+        *made_at & device.bit() != 0
+    }
+
     /// Returns its device of a handle.
     ///
     /// # Errors

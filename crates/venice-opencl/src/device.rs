@@ -2,15 +2,19 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError, RwLock};
 
 use opencl_sys::*;
 use venice_accel::opencl::session::Session;
 use venice_accel::opencl::wire::Parameter;
 use venice_accel::opencl::{PLATFORM_NAME, SERVICE};
 use venice_rack::types::ServiceAccess;
+use venice_wire::GrantId;
 
 use crate::call::{Done, Out, array, code, store};
+use crate::control::Control;
+use crate::gate;
 use crate::link::Link;
 use crate::object::{Object, Shared, bodies};
 
@@ -63,7 +67,13 @@ pub struct Platform {
 pub struct Device {
     /// Place among the devices; its bit in masks.
     pub index: usize,
+    /// Grant that the program began with.
+    pub grant: GrantId,
     link: RwLock<Arc<Link>>,
+    /// True while new commands are held back.
+    is_held: AtomicBool,
+    held: Mutex<()>,
+    let_go: Condvar,
     parameters: HashMap<cl_device_info, Vec<u8>>,
 }
 
@@ -75,6 +85,10 @@ fn open() -> Option<Shared<Platform>> {
     let nodes = std::env::var(NODES).unwrap_or_default();
     let nodes: Vec<_> = nodes.split(',').collect();
     let granted: Vec<Option<ServiceAccess>> = serde_json::from_str(&text).ok()?;
+    let control = Control::connect().unwrap_or_else(|error| {
+        eprintln!("venice: the accelerators cannot move to other donors: {error}");
+        None
+    });
     let mut devices: Vec<Shared<Device>> = Vec::new();
     for (at, access) in granted.iter().enumerate() {
         let Some(access) = access.as_ref().filter(|access| access.service == SERVICE) else {
@@ -85,13 +99,17 @@ fn open() -> Option<Shared<Platform>> {
             eprintln!("venice: accelerator at {node} is left out: {MAX_DEVICES} are in use");
             break;
         }
-        match Link::open(access) {
-            Ok(link) => devices.push(Device::new(devices.len(), node, link)),
+        let present = control.as_ref().map_or(access, |control| control.present(access));
+        match Link::open(present) {
+            Ok(link) => devices.push(Device::new((devices.len(), access.grant), node, link)),
             Err(error) => eprintln!("venice: accelerator at {node} cannot be used: {error}"),
         }
     }
     if devices.is_empty() {
         return None;
+    }
+    if let Some(Err(error)) = control.map(|control| control.start(devices.clone())) {
+        eprintln!("venice: the accelerators cannot move to other donors: {error}");
     }
     let version = devices.iter().map(|device| device.version()).min().unwrap_or((1, 2));
     Some(Object::new(Platform { devices, version }))
@@ -106,12 +124,20 @@ pub fn platform() -> Done<&'static Shared<Platform>> {
 }
 
 impl Device {
-    fn new(index: usize, node: &str, link: Arc<Link>) -> Shared<Self> {
+    fn new((index, grant): (usize, GrantId), node: &str, link: Arc<Link>) -> Shared<Self> {
         let told = link.session.description().device.iter();
         let mut parameters: HashMap<_, _> =
             told.map(|Parameter { name, value }| (*name, value.clone())).collect();
         adapt(&mut parameters, node, link.session.region().is_mapped());
-        Object::new(Self { index, link: RwLock::new(link), parameters })
+        Object::new(Self {
+            index,
+            grant,
+            link: RwLock::new(link),
+            is_held: AtomicBool::new(false),
+            held: Mutex::default(),
+            let_go: Condvar::new(),
+            parameters,
+        })
     }
 
     /// Returns its present link.
@@ -127,6 +153,22 @@ impl Device {
     /// Gives it another link; returns the former one.
     pub fn change_link(&self, link: Arc<Link>) -> Arc<Link> {
         std::mem::replace(&mut self.link.write().unwrap_or_else(PoisonError::into_inner), link)
+    }
+
+    /// True if it is the device of a grant now.
+    pub fn is_at(&self, grant: GrantId) -> bool {
+        self.link().grant == grant
+    }
+
+    /// Waits while new commands are held back.
+    pub fn wait_while_held(&self) {
+        if self.is_held.load(Ordering::Relaxed) {
+            gate::outside(|| {
+                let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+                let is_held = |(): &mut ()| self.is_held.load(Ordering::Relaxed);
+                drop(self.let_go.wait_while(held, is_held));
+            });
+        }
     }
 
     /// Returns its bit in masks.
@@ -148,6 +190,26 @@ impl Device {
     fn version(&self) -> (u32, u32) {
         let text = self.parameter(CL_DEVICE_VERSION).map(venice_accel::opencl::library::text);
         text.as_deref().and_then(version_of).unwrap_or((1, 2))
+    }
+}
+
+/// New commands of a device that are held back until this is dropped.
+pub struct Hold(Shared<Device>);
+
+impl Hold {
+    /// Holds them back.
+    pub fn of(device: &Shared<Device>) -> Self {
+        device.is_held.store(true, Ordering::Relaxed);
+        Self(Shared::clone(device))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let held = self.0.held.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.is_held.store(false, Ordering::Relaxed);
+        drop(held);
+        self.0.let_go.notify_all();
     }
 }
 

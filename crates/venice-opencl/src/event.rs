@@ -10,8 +10,10 @@ use venice_accel::opencl::wire::{Command, CommandKind, Times};
 use crate::call::{Done, Out, array, check_list, code, made, session_code};
 use crate::context::Context;
 use crate::device::Device;
+use crate::gate;
 use crate::object::{Object, Shared, bodies, new_id};
 use crate::queue::Queue;
+use crate::thread;
 
 bodies! {
     Event: CL_INVALID_EVENT;
@@ -66,6 +68,22 @@ impl Object<Event> {
         let event = Self::make(&queue.context, Some(queue), command, CL_COMPLETE, 0);
         event.state().times = times;
         event
+    }
+
+    /// Makes the event of a command of the driver's own, which the program does not know.
+    pub fn of_driver(context: &Shared<Context>) -> Shared<Event> {
+        Self::make(context, None, CL_COMMAND_MARKER, CL_QUEUED as cl_int, 0)
+    }
+
+    /// True if the program has still to end it, and commands of a device may wait for it.
+    pub fn is_open_in(&self, device: &Shared<Device>) -> bool {
+        let is_in = || self.context.devices.iter().any(|it| Shared::ptr_eq(it, device));
+        self.command == CL_COMMAND_USER && !self.has_ended() && is_in()
+    }
+
+    /// Makes it anew at a device that has moved, when a command there is to wait for it.
+    pub fn forget_device(&self, device: &Device) {
+        *self.made_at.lock().unwrap_or_else(PoisonError::into_inner) &= !device.bit();
     }
 
     fn make(
@@ -145,7 +163,7 @@ impl Object<Event> {
     fn call_back(self: &Arc<Self>, callback: Callback, status: cl_int) {
         let event = Shared::clone(self);
         let reported = if status < 0 { status } else { callback.at };
-        follow(Box::new(move || {
+        CALLBACKS.follow(Box::new(move || {
             let handle = Object::handle(&event);
             // SAFETY: the program gave function and pointer to `clSetEventCallback`.
             unsafe { (callback.function)(handle, reported, callback.user as *mut c_void) };
@@ -157,9 +175,13 @@ impl Object<Event> {
     /// # Errors
     /// The code of a lost session.
     pub fn wait(&self) -> Done<cl_int> {
-        if let Some(outcome) = self.outcome() {
-            return Ok(outcome);
+        match self.outcome() {
+            Some(outcome) => Ok(outcome),
+            None => gate::outside(|| self.wait_outside()),
         }
+    }
+
+    fn wait_outside(&self) -> Done<cl_int> {
         let Some(queue) = &self.queue else { return Ok(self.wait_for_program()) };
         let session = queue.device.session();
         session.flush().map_err(session_code)?;
@@ -211,7 +233,7 @@ impl Object<Event> {
         // Kept until the donor knows of its end: a release must not come before.
         let (event, target) = (Arc::clone(self), Shared::clone(device));
         self.on_end(Box::new(move |status, _| {
-            follow(Box::new(move || {
+            COMMANDS.follow(Box::new(move || {
                 let set = plain(CommandKind::SetUserEvent { id: event.id, status });
                 // A target that is lost has no command left that waits.
                 let _ = target.session().submit(&set).and_then(|()| target.session().flush());
@@ -237,8 +259,7 @@ pub fn plain(kind: CommandKind<'_>) -> Command<'_> {
     Command { queue: 0, event: 0, waits: Vec::new(), kind }
 }
 
-/// Queue of what follows the ends of events, on a thread of its own: callbacks of the program, and
-/// commands.
+/// What follows the ends of events, on a thread of its own.
 struct Followers {
     tasks: Mutex<Tasks>,
     added: Condvar,
@@ -252,32 +273,38 @@ struct Tasks {
 /// Something that follows the end of an event.
 type Task = Box<dyn FnOnce() + Send>;
 
-static FOLLOWERS: Followers = Followers {
-    tasks: Mutex::new(Tasks { waiting: VecDeque::new(), has_thread: false }),
-    added: Condvar::new(),
-};
+/// Callbacks of the program, which may wait for a device.
+static CALLBACKS: Followers = Followers::new();
+/// Commands by which other devices learn of an end.
+static COMMANDS: Followers = Followers::new();
 
-/// Does a task on the thread of followers.
-pub fn follow(task: Task) {
-    let mut tasks = FOLLOWERS.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-    tasks.waiting.push_back(task);
-    if !tasks.has_thread {
-        let started = std::thread::Builder::new().name("venice-events".into()).spawn(follow_all);
-        tasks.has_thread = started.is_ok();
+impl Followers {
+    const fn new() -> Self {
+        let tasks = Mutex::new(Tasks { waiting: VecDeque::new(), has_thread: false });
+        Self { tasks, added: Condvar::new() }
     }
-    FOLLOWERS.added.notify_one();
-}
 
-fn follow_all() {
-    let mut tasks = FOLLOWERS.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-    loop {
-        match tasks.waiting.pop_front() {
-            Some(task) => {
-                drop(tasks);
-                task();
-                tasks = FOLLOWERS.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Does a task on the thread.
+    fn follow(&'static self, task: Task) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.waiting.push_back(task);
+        if !tasks.has_thread {
+            tasks.has_thread = thread::start("venice-events", || self.follow_all()).is_ok();
+        }
+        self.added.notify_one();
+    }
+
+    fn follow_all(&self) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match tasks.waiting.pop_front() {
+                Some(task) => {
+                    drop(tasks);
+                    task();
+                    tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+                }
+                None => tasks = self.added.wait(tasks).unwrap_or_else(PoisonError::into_inner),
             }
-            None => tasks = FOLLOWERS.added.wait(tasks).unwrap_or_else(PoisonError::into_inner),
         }
     }
 }

@@ -605,6 +605,19 @@ pub struct Sampler {
     list: Vec<cl_sampler_properties>,
 }
 
+impl Sampler {
+    /// Returns the command that makes it at a device.
+    pub fn creation(&self) -> CommandKind<'static> {
+        CommandKind::CreateSampler {
+            id: self.id,
+            context: self.context.id,
+            normalized: self.normalized,
+            addressing: self.addressing,
+            filter: self.filter,
+        }
+    }
+}
+
 impl Drop for Sampler {
     fn drop(&mut self) {
         for device in &self.context.devices {
@@ -627,13 +640,12 @@ fn create_sampler_of(
         return Err(CL_INVALID_VALUE);
     }
     let id = new_id();
-    for device in &context.devices {
-        let at = context.id_at(device)?;
-        let kind = CommandKind::CreateSampler { id, context: at, normalized, addressing, filter };
-        device.session().submit(&plain(kind)).map_err(session_code)?;
+    let sampler = Object::new(Sampler { id, context, normalized, addressing, filter, list });
+    for device in &sampler.context.devices {
+        sampler.context.id_at(device)?;
+        device.session().submit(&plain(sampler.creation())).map_err(session_code)?;
     }
-    let sampler = Sampler { id, context, normalized, addressing, filter, list };
-    Ok(Object::hand_out(Object::new(sampler)))
+    Ok(Object::hand_out(sampler))
 }
 
 pub unsafe extern "C" fn create_sampler(

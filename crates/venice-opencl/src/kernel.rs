@@ -81,6 +81,16 @@ impl Kernel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// True if no call is at work with it.
+    pub fn is_free(&self) -> bool {
+        self.state.try_lock().is_ok()
+    }
+
+    /// Makes it anew at a device that has moved, with the next launch.
+    pub fn forget_device(&self, device: &Device) {
+        self.state().sent.remove(&device.index);
+    }
+
     /// Returns its description at a device.
     ///
     /// # Errors

@@ -9,23 +9,28 @@
 //! | `device`, `link`, `context`, `queue`, `event` | what commands go through |
 //! | `memory`, `transfer`, `map`, `image`, `coherence` | memory objects and their contents |
 //! | `program`, `sources`, `kernel` | programs, their files, their kernels |
+//! | `control`, `gate`, `moving` | what moves a device to another donor |
 
 mod call;
 mod coherence;
 mod context;
+mod control;
 mod device;
 mod dispatch;
 mod event;
+mod gate;
 mod image;
 mod kernel;
 mod link;
 mod map;
 mod memory;
+mod moving;
 mod object;
 mod output;
 mod program;
 mod queue;
 mod sources;
+mod thread;
 mod time;
 mod transfer;
 

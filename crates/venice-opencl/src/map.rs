@@ -23,6 +23,13 @@ pub struct Map {
     kind: MapKind,
 }
 
+impl Map {
+    /// True if its address is that of the donor's bytes.
+    pub fn is_in_place(&self) -> bool {
+        matches!(self.kind, MapKind::InPlace)
+    }
+}
+
 enum MapKind {
     /// The buffer's own bytes.
     InPlace,

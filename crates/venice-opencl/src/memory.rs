@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use opencl_sys::*;
 use venice_accel::opencl::wire::{Blob, CommandKind, ImageShape};
 
 use crate::call::{Done, Out, array, code, made, session_code};
+use crate::coherence::{self, End};
 use crate::context::Context;
 use crate::device::Device;
 use crate::event::plain;
+use crate::link::Link;
 use crate::map::Map;
 use crate::object::{Object, Shared, bodies, new_id};
 use crate::queue::Queue;
@@ -165,25 +167,59 @@ impl Memory {
         if let Some(place) = state.copies.get(&device.index) {
             return Ok(*place);
         }
+        self.context.id_at(device)?;
+        let link = device.link();
         let place = match &self.shape {
-            Shape::Buffer => self.make_buffer(device, &mut state)?,
-            Shape::Part { whole, origin } => self.make_part(device, whole, *origin)?,
-            Shape::Image(image) => self.make_image(device, image, &mut state)?,
+            Shape::Part { whole, .. } => {
+                let place = whole.place_at(device)?;
+                self.make(&link, place, None)?
+            }
+            Shape::Image(Image { buffer: Some(buffer), .. }) => {
+                buffer.place_at(device)?;
+                self.make(&link, None, None)?
+            }
+            Shape::Buffer | Shape::Image(_) => {
+                let first = state.first.take();
+                if first.is_some() {
+                    state.holders |= device.bit();
+                }
+                self.make(&link, None, first.as_deref())?
+            }
         };
         state.copies.insert(device.index, place);
         Ok(place)
     }
 
-    fn make_buffer(&self, device: &Shared<Device>, state: &mut State) -> Done<Option<u64>> {
-        let context = self.context.id_at(device)?;
-        let session = device.session();
-        let (id, flags, bytes) = (self.id, self.flags & KERNEL_FLAGS, self.bytes);
-        let first = state.first.take();
-        if first.is_some() {
-            state.holders |= device.bit();
+    /// Makes it at a donor, with its first contents if it is no part of another one, and returns its
+    /// place; `whole` is the place of the one that it is a part of.
+    fn make(&self, link: &Link, whole: Option<u64>, first: Option<&[u8]>) -> Done<Option<u64>> {
+        let (id, context, flags) = (self.id, self.context.id, self.flags & KERNEL_FLAGS);
+        match &self.shape {
+            Shape::Buffer => self.make_buffer(link, first),
+            Shape::Part { whole: parent, origin } => {
+                let (parent, origin, bytes) = (parent.id, *origin, self.bytes);
+                let create = CommandKind::CreateSubBuffer { id, parent, flags, origin, bytes };
+                link.session.submit(&plain(create)).map_err(session_code)?;
+                Ok(whole.map(|place| place + origin))
+            }
+            Shape::Image(image) => {
+                let shape = image.shape.clone();
+                with_first(link, first, |data| CommandKind::CreateImage {
+                    id,
+                    context,
+                    flags,
+                    shape,
+                    data,
+                })
+            }
         }
+    }
+
+    fn make_buffer(&self, link: &Link, first: Option<&[u8]>) -> Done<Option<u64>> {
+        let (id, context, flags) = (self.id, self.context.id, self.flags & KERNEL_FLAGS);
+        let (session, bytes) = (&link.session, self.bytes);
         if !session.description().has_placed_buffers {
-            return with_first(device, first.as_deref(), |data| CommandKind::CreateBuffer {
+            return with_first(link, first, |data| CommandKind::CreateBuffer {
                 id,
                 context,
                 flags,
@@ -194,49 +230,12 @@ impl Memory {
         }
         let at = session.allocate(bytes).map_err(session_code)?;
         if let Some(first) = first {
-            session.write(at, &first).map_err(session_code)?;
+            session.write(at, first).map_err(session_code)?;
         }
         let place = Some(at);
         let create = CommandKind::CreateBuffer { id, context, flags, bytes, place, data: None };
         session.submit(&plain(create)).map_err(session_code)?;
         Ok(place)
-    }
-
-    fn make_part(&self, device: &Shared<Device>, whole: &Memory, origin: u64) -> Done<Option<u64>> {
-        let place = whole.place_at(device)?;
-        let create = CommandKind::CreateSubBuffer {
-            id: self.id,
-            parent: whole.id,
-            flags: self.flags & KERNEL_FLAGS,
-            origin,
-            bytes: self.bytes,
-        };
-        device.session().submit(&plain(create)).map_err(session_code)?;
-        Ok(place.map(|place| place + origin))
-    }
-
-    fn make_image(
-        &self,
-        device: &Shared<Device>,
-        image: &Image,
-        state: &mut State,
-    ) -> Done<Option<u64>> {
-        let context = self.context.id_at(device)?;
-        if let Some(buffer) = &image.buffer {
-            buffer.place_at(device)?;
-        }
-        let (id, flags, shape) = (self.id, self.flags & KERNEL_FLAGS, image.shape.clone());
-        let first = state.first.take();
-        if first.is_some() {
-            state.holders |= device.bit();
-        }
-        with_first(device, first.as_deref(), |data| CommandKind::CreateImage {
-            id,
-            context,
-            flags,
-            shape,
-            data,
-        })
     }
 
     /// Makes the latest contents available to a command of a queue, which may store new ones; returns
@@ -276,18 +275,81 @@ impl Memory {
             writer.finish()?;
         }
         queue.finish()?;
-        let bytes = crate::coherence::load(self, source)?;
-        crate::coherence::store(self, &queue.device, &bytes)
+        let end = |device| {
+            let place = self.place_at(device)?;
+            End::new(self, &device.link(), place)
+        };
+        coherence::copy(self, &end(source)?, &end(&queue.device)?)
+    }
+
+    /// Returns how many others it needs: a whole has less than its parts.
+    pub fn depth(&self) -> usize {
+        match &self.shape {
+            Shape::Part { whole, .. } => 1 + whole.depth(),
+            Shape::Image(Image { buffer: Some(buffer), .. }) => 1 + buffer.depth(),
+            Shape::Buffer | Shape::Image(_) => 0,
+        }
+    }
+
+    /// True if the program has an address of its bytes at a device; `None` if a call is at work
+    /// with it.
+    pub fn is_mapped_at(&self, device: &Device) -> Option<bool> {
+        let state = self.state.try_lock().ok()?;
+        let is_there = state.copies.contains_key(&device.index);
+        Some(is_there && state.maps.iter().any(Map::is_in_place))
+    }
+
+    /// Makes it at the other donor that its device moves to, with its contents; returns its place,
+    /// if it was at the device and is of use there. `places` are those of the objects before it.
+    ///
+    /// # Errors
+    /// The code of a lost session, or of a full device.
+    pub fn carry(
+        &self,
+        device: &Device,
+        (from, to): (&Arc<Link>, &Arc<Link>),
+        places: &HashMap<u64, Option<u64>>,
+    ) -> Done<Option<Option<u64>>> {
+        let copy = self.state().copies.get(&device.index).copied();
+        let Some(former) = copy.filter(|_| from.failure(self.id).is_none()) else {
+            return Ok(None);
+        };
+        let whole = match &self.shape {
+            Shape::Part { whole, .. } => places.get(&whole.id).copied(),
+            Shape::Image(Image { buffer: Some(buffer), .. }) => places.get(&buffer.id).copied(),
+            Shape::Buffer | Shape::Image(_) => self.has_latest(device).then_some(None),
+        };
+        let Some(whole) = whole else { return Ok(None) };
+        let place = self.make(to, whole, None)?;
+        if self.depth() == 0 {
+            let (from, to) = (End::new(self, from, former)?, End::new(self, to, place)?);
+            coherence::copy(self, &from, &to)?;
+        }
+        Ok(Some(place))
+    }
+
+    /// True if a device has the latest contents, or the only ones.
+    fn has_latest(&self, device: &Device) -> bool {
+        self.context.devices.len() == 1 || self.state().holders & device.bit() != 0
+    }
+
+    /// Notes its place at a device that has moved; without one it is made there when it is needed.
+    pub fn set_place(&self, device: &Device, place: Option<Option<u64>>) {
+        let mut state = self.state();
+        match place {
+            Some(place) => state.copies.insert(device.index, place),
+            None => state.copies.remove(&device.index),
+        };
     }
 }
 
 /// Makes an object of a device with its first contents.
 fn with_first<'a>(
-    device: &Device,
+    link: &Link,
     first: Option<&'a [u8]>,
     make: impl FnOnce(Option<Blob<'a>>) -> CommandKind<'a>,
 ) -> Done<Option<u64>> {
-    let session = device.session();
+    let session = &link.session;
     let sent = match first {
         None => session.submit(&plain(make(None))),
         Some(bytes) => session.submit_with_blob(bytes, |blob| plain(make(Some(blob)))),

@@ -127,6 +127,12 @@ macro_rules! bodies {
 }
 pub(crate) use bodies;
 
+/// Returns the living objects of a kind.
+pub fn living<T: Body>() -> Vec<Shared<T>> {
+    let table = T::table().read().unwrap_or_else(PoisonError::into_inner);
+    table.values().filter_map(Weak::upgrade).collect()
+}
+
 /// Returns an id that no object at any donor has.
 pub fn new_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_uchar, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use opencl_sys::*;
-use venice_accel::opencl::session::SessionError;
+use venice_accel::opencl::session::{Session, SessionError};
 use venice_accel::opencl::wire::{
     ANSWER_BYTES, BinaryRequest, Blob, BuildKind, BuildRequest, BuildResult, CommandKind, Header,
     decode, encode, opcode,
@@ -15,8 +15,11 @@ use crate::call::{Done, Out, array, check_list, code, made, session_code, store,
 use crate::context::Context;
 use crate::device::{Device, devices_at};
 use crate::event::plain;
+use crate::gate;
+use crate::link::Link;
 use crate::object::{Object, Shared, bodies, new_id};
 use crate::sources::Sources;
+use crate::thread;
 
 bodies! {
     Program: CL_INVALID_PROGRAM;
@@ -77,26 +80,35 @@ impl Program {
         if state.made_at & device.bit() != 0 {
             return Ok(());
         }
-        let source = self.source.as_deref().unwrap_or_default().as_bytes();
-        let (id, context) = (self.id, self.context.id_at(device)?);
-        let session = device.session();
-        let sent = session.submit_with_blob(source, |source| {
-            plain(CommandKind::CreateProgram { id, context, source })
-        });
-        sent.map_err(session_code)?;
+        self.context.id_at(device)?;
+        self.create_by(&device.session(), self.source.as_deref().unwrap_or_default())?;
         state.made_at |= device.bit();
         Ok(())
     }
 
+    fn create_by(&self, session: &Session, source: &str) -> Done {
+        let (id, context) = (self.id, self.context.id);
+        let sent = session.submit_with_blob(source.as_bytes(), |source| {
+            plain(CommandKind::CreateProgram { id, context, source })
+        });
+        sent.map_err(session_code)
+    }
+
     /// Loads a program of a binary or of SPIR-V at a device.
     fn load_at(&self, device: &Shared<Device>, is_il: bool, binary: &[u8]) -> Done {
-        let (id, context) = (self.id, self.context.id_at(device)?);
-        let answer = device.session().with_blob(binary, |binary| {
+        self.context.id_at(device)?;
+        let loaded = self.load_by(&device.session(), is_il, binary);
+        self.state().made_at |= device.bit();
+        loaded
+    }
+
+    fn load_by(&self, session: &Session, is_il: bool, binary: &[u8]) -> Done {
+        let (id, context) = (self.id, self.context.id);
+        let answer = session.with_blob(binary, |binary| {
             let request = BinaryRequest { id, context, is_il, binary };
-            device.session().call(opcode::CREATE_PROGRAM, &encode(&request))
+            session.call(opcode::CREATE_PROGRAM, &encode(&request))
         });
         let status = decode::<i32>(&answer.map_err(session_code)?).unwrap_or(CL_INVALID_BINARY);
-        self.state().made_at |= device.bit();
         if status == CL_SUCCESS { Ok(()) } else { Err(status) }
     }
 
@@ -224,10 +236,60 @@ impl Program {
         if self.state().made_at & device.bit() == 0 {
             return Ok(Vec::new());
         }
-        let answer = device.session().call_long(opcode::BINARY, &encode(&self.id));
+        self.binary_by(&device.session())
+    }
+
+    fn binary_by(&self, session: &Session) -> Done<Vec<u8>> {
+        let answer = session.call_long(opcode::BINARY, &encode(&self.id));
         let answer = answer.map_err(session_code)?;
         let binary = decode::<Option<&[u8]>>(&answer).map_err(|_| CL_OUT_OF_RESOURCES)?;
         Ok(binary.unwrap_or_default().to_vec())
+    }
+
+    /// Makes it at the other donor that its device moves to, where the device is the same: of its
+    /// binary, or of its source if it has none.
+    ///
+    /// # Errors
+    /// The code of a lost session; that of a program that cannot be made there.
+    pub fn carry(&self, device: &Device, from: &Link, to: &Link) -> Done {
+        let (made_at, build) = {
+            let state = self.state();
+            (state.made_at, state.builds.get(&device.index).cloned())
+        };
+        if made_at & device.bit() == 0 {
+            return Ok(());
+        }
+        let built = build.filter(|build| build.status == CL_BUILD_SUCCESS);
+        match (&self.source, built) {
+            (Some(source), None) => self.create_by(&to.session, source),
+            (_, built) => {
+                let (is_il, binary) = match &built {
+                    None if !self.il.is_empty() => (true, self.il.clone()),
+                    Some(_) | None => (false, self.binary_by(&from.session)?),
+                };
+                // What a failed link left has neither binary nor use.
+                if binary.is_empty() && built.is_none() {
+                    return Ok(());
+                }
+                self.load_by(&to.session, is_il, &binary)?;
+                built.map_or(Ok(()), |built| self.build_again(to, &built))
+            }
+        }
+    }
+
+    /// Builds it of its binary.
+    fn build_again(&self, link: &Link, built: &DeviceBuild) -> Done {
+        if built.result.binary_type != CL_PROGRAM_BINARY_TYPE_EXECUTABLE {
+            return Ok(());
+        }
+        let (id, options) = (self.id, built.options.as_str());
+        let (headers, names, files) = (Vec::new(), Vec::new(), Vec::new());
+        let kind = BuildKind::Build {};
+        let request = BuildRequest { id, kind, options, headers, names, files };
+        let answer = link.session.call_long(opcode::BUILD, &encode(&request));
+        let answer = answer.map_err(session_code)?;
+        let result = decode::<BuildResult>(&answer).map_err(|_| CL_OUT_OF_RESOURCES)?;
+        if result.status == CL_SUCCESS { Ok(()) } else { Err(result.status) }
     }
 }
 
@@ -441,14 +503,15 @@ impl BuildCall {
         let Some(notify) = notify else { return self.run() };
         let user = user as usize;
         let build = move || {
+            let pass = gate::enter();
             // The outcome is in the program.
             let _ = self.run();
+            drop(pass);
             let handle = Object::handle(&self.program);
             // SAFETY: the program gave function and pointer for this call.
             unsafe { notify(handle, user as *mut c_void) };
         };
-        let started = std::thread::Builder::new().name("venice-build".into()).spawn(build);
-        started.map(drop).map_err(|_| CL_OUT_OF_HOST_MEMORY)
+        thread::start("venice-build", build).map_err(|_| CL_OUT_OF_HOST_MEMORY)
     }
 }
 

@@ -61,6 +61,7 @@ impl Enqueue {
         command: cl_command_type,
     ) -> Done<Self> {
         let queue = Object::<Queue>::get(queue)?;
+        queue.device.wait_while_held();
         // SAFETY: promised by the caller.
         let waits = unsafe { wait_list(&queue.context, count, waits)? };
         Ok(Self { queue, waits, place, command })
@@ -126,12 +127,10 @@ impl Object<Queue> {
         self.properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE == 0
     }
 
-    /// Makes a queue that the program does not know.
-    ///
-    /// # Errors
-    /// The code of a lost session.
-    pub fn of_service(context: &Shared<Context>, device: &Shared<Device>) -> Done<Shared<Queue>> {
-        Self::make(context, device, 0, Vec::new())
+    /// Returns the command that makes it at its device.
+    pub fn creation(&self) -> CommandKind<'static> {
+        let (id, context, properties) = (self.id, self.context.id, self.properties);
+        CommandKind::CreateQueue { id, context, properties }
     }
 
     fn make(
@@ -140,12 +139,13 @@ impl Object<Queue> {
         properties: cl_command_queue_properties,
         list: Vec<cl_queue_properties>,
     ) -> Done<Shared<Queue>> {
-        let (id, at) = (new_id(), context.id_at(device)?);
-        let create = plain(CommandKind::CreateQueue { id, context: at, properties });
-        device.session().submit(&create).map_err(session_code)?;
+        context.id_at(device)?;
+        let (id, order) = (new_id(), Mutex::new(Order::Idle));
         let (context, device) = (Shared::clone(context), Shared::clone(device));
-        let order = Mutex::new(Order::Idle);
-        Ok(Object::new(Queue { id, context, device, properties, list, order }))
+        let queue = Object::new(Queue { id, context, device, properties, list, order });
+        let session = queue.device.session();
+        session.submit(&plain(queue.creation())).map_err(session_code)?;
+        Ok(queue)
     }
 
     /// Returns the state of its order; commands of other threads wait while it is held.

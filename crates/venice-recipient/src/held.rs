@@ -117,8 +117,15 @@ pub struct Held {
     grants: Vec<Grant>,
     services: Vec<Option<ServiceAccess>>,
     fates: Arc<Mutex<Fates>>,
-    stop: Option<Sender<()>>,
+    orders: Option<Sender<Order>>,
     keeper: Option<JoinHandle<()>>,
+}
+
+/// An order to the keeper, which stops when there are none any more.
+#[derive(Debug)]
+enum Order {
+    /// Releases one of the grants.
+    Release(GrantId),
 }
 
 /// Lost and reclaimed grants, by index.
@@ -240,6 +247,18 @@ impl Held {
         fates.wanted.values().min_by_key(soonest).copied()
     }
 
+    /// Returns the reclaim of a grant; `None`: none, or no longer.
+    pub fn wanted_back(&self, grant: GrantId) -> Option<WantedBack> {
+        let index = self.grants.iter().position(|it| it.id == grant)?;
+        lock(&self.fates).wanted.get(&index).copied()
+    }
+
+    /// Releases one of the grants; the others stay held.
+    pub fn release(&self, grant: GrantId) {
+        // A keeper that has stopped has released all.
+        let _ = self.orders.as_ref().map(|orders| orders.send(Order::Release(grant)));
+    }
+
     /// Returns the time their users have to stop when one is lost or due: its device is lent to
     /// another only later.
     pub fn grace(&self) -> Duration {
@@ -249,7 +268,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        drop(self.orders.take());
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
         }
@@ -344,18 +363,26 @@ impl Keeper {
         runtime: Runtime,
         services: Vec<Option<ServiceAccess>>,
     ) -> Result<Held, RecipientError> {
-        let (stop, stopped) = mpsc::channel();
+        let (orders, ordered) = mpsc::channel();
         let grants = self.kept.iter().map(|kept| kept.grant.clone()).collect();
         let fates = Arc::clone(&self.fates);
-        let keeper = thread("venice-held", move || self.run(&runtime, &stopped))?;
-        Ok(Held { grants, services, fates, stop: Some(stop), keeper: Some(keeper) })
+        let keeper = thread("venice-held", move || self.run(&runtime, &ordered))?;
+        Ok(Held { grants, services, fates, orders: Some(orders), keeper: Some(keeper) })
     }
 
-    fn run(&mut self, runtime: &Runtime, stopped: &Receiver<()>) {
+    fn run(&mut self, runtime: &Runtime, ordered: &Receiver<Order>) {
         let pause = self.pause();
         let mut next = Instant::now();
-        while stopped.try_recv() == Err(TryRecvError::Empty) {
+        loop {
+            let order = match ordered.try_recv() {
+                Ok(order) => Some(order),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Disconnected) => break,
+            };
             runtime.block_on(async {
+                if let Some(Order::Release(grant)) = order {
+                    self.release_one(grant);
+                }
                 if Instant::now() >= next {
                     next = Instant::now() + pause;
                     self.begin();
@@ -369,12 +396,16 @@ impl Keeper {
         }
         let living = self.kept.iter().filter(|kept| !kept.is_lost);
         let grants: Vec<Grant> = living.map(|kept| kept.grant.clone()).collect();
-        if !grants.is_empty() {
-            // What does not get through ends with its lease.
-            let _ = runtime.block_on(async {
-                tokio::time::timeout(RELEASE_WITHIN, release(&self.access, &grants)).await
-            });
-        }
+        // What does not get through ends with its lease.
+        let _ = runtime.block_on(async {
+            let end = async {
+                if !grants.is_empty() {
+                    release(&self.access, &grants).await;
+                }
+                while self.returns.join_next().await.is_some() {}
+            };
+            tokio::time::timeout(RELEASE_WITHIN, end).await
+        });
     }
 
     fn shortest(&self) -> Duration {
@@ -474,6 +505,14 @@ impl Keeper {
             let released = release(&access, std::slice::from_ref(&grant));
             let _ = tokio::time::timeout(RELEASE_WITHIN, released).await;
         });
+    }
+
+    fn release_one(&mut self, grant: GrantId) {
+        let Some(index) = self.kept.iter().position(|kept| kept.grant.id == grant) else { return };
+        if !std::mem::replace(&mut self.kept[index].is_lost, true) {
+            lock(&self.fates).wanted.remove(&index);
+            self.give_back(index);
+        }
     }
 
     fn lose(&mut self, index: usize, fate: Fate) {

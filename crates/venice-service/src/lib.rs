@@ -9,6 +9,7 @@
 //! | write a service | [`Service`], [`ServiceEntry`], [`echo`] |
 //! | run hosts in a program | [`host_main`] |
 //! | reach a host | [`ServiceClient`], [`wire`] |
+//! | move a device in use | [`moves`] |
 //!
 //! An agent, in short; its program calls [`host_main`] for the subcommand `service-host`:
 //!
@@ -49,6 +50,7 @@ mod host;
 mod host_processes;
 mod id_range;
 mod log_budget;
+pub mod moves;
 mod probe;
 mod secret;
 mod service;

@@ -81,7 +81,7 @@ pub fn environment(rows: &[GrantedRow]) -> Vec<(&'static str, String)> {
 /// Reports events of grants until the command has ended, and ends it when a grant is lost or due:
 /// by SIGTERM and, after `grace`, by SIGKILL, because the resource may soon have another recipient.
 /// `next` waits for an event. The loss of a grant that `drivers` report to the command is no reason
-/// to end it. Returns true if it ended the command.
+/// to end it; one that is wanted back they move. Returns true if it ended the command.
 pub fn watch(
     next: impl Fn(Duration) -> Option<HeldNews>,
     drivers: &Installed,
@@ -94,8 +94,9 @@ pub fn watch(
     while has_ended.try_recv() == Err(TryRecvError::Empty) {
         if let Some(news) = next(LOOK_EVERY) {
             terminal::remark(format!("venice: {news}"));
+            drivers.hear(&news);
             let is_over = matches!(news.event, HeldEvent::Lost(_) | HeldEvent::Due);
-            if is_over && !drivers.reports_loss_of(news.grant) && lost_at.is_none() {
+            if is_over && drivers.needs(news.grant) && lost_at.is_none() {
                 lost_at = Some(Instant::now());
                 signal(Signal::TERM);
                 // A stopped process would not receive it.

@@ -172,8 +172,9 @@ fn take_over(args: &ClaimArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let addr = rack::monitor_address(monitor)?;
     let access = access(&addr);
     let within = args.wait.unwrap_or_default();
-    let held =
-        hold_claimed(&args.command, args.json, |tell| claim(&access, args.transfer, within, tell))?;
+    let held = hold_claimed(&access, (&args.command, args.json), |tell| {
+        claim(&access, args.transfer, within, tell)
+    })?;
     match held {
         Some(code) => Ok(code),
         None => {

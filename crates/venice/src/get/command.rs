@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+
+use venice_recipient::Held;
 
 use super::Heard;
-use crate::client_drivers::Installed;
+use crate::client_drivers::{Installed, Source};
 use crate::granted::{GrantedRow, environment, watch};
 use crate::run::{Child, Ended, find_program};
 use venice_cli::failure::EXIT_FAILURE;
@@ -28,16 +30,17 @@ impl Command {
     }
 
     /// Runs the command. If a grant of `rows` is lost, or its notice period ends, the command
-    /// receives SIGTERM and, after `grace`, SIGKILL: the resource may soon have another recipient.
+    /// receives SIGTERM and, after a grace, SIGKILL: the resource may soon have another recipient.
     /// It does not if a client driver tells it.
     pub fn run(
         &self,
         rows: &[GrantedRow],
-        grace: Duration,
+        (held, source): (&Arc<Held>, Source),
         heard: Receiver<Heard>,
     ) -> anyhow::Result<Outcome> {
+        let grace = held.grace();
         let mut start = std::process::Command::new(&self.program);
-        let drivers = Installed::of(rows)?;
+        let drivers = Installed::of(rows, held, source)?;
         start.envs(environment(rows)).envs(drivers.variables().iter().cloned());
         let mut child = Child::start_bound(start, &self.program, &self.words)?;
         let signal = child.signaller();

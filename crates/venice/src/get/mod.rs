@@ -5,7 +5,7 @@ mod command;
 mod waiting;
 
 use std::ffi::OsString;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use venice_control::client::Access;
 use venice_recipient::local_rack::access;
@@ -13,6 +13,7 @@ use venice_recipient::{AllocationSpec, Held, HeldEvent, HeldNews, RecipientError
 
 pub use arguments::{GetArgs, HELP};
 
+use crate::client_drivers::Source;
 use crate::granted::GrantedRow;
 use crate::plan;
 use crate::rack;
@@ -49,8 +50,9 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let answer = tell.clone();
     // A queued request shows its position, and an interrupt cancels it.
     let in_line = got_in_line(&access, &spec, &hear)?;
+    let (from, what) = (access.clone(), spec.clone());
     std::thread::spawn(move || {
-        let held = in_line.map_or_else(|| Held::allocate(&access, &spec, hear), Ok);
+        let held = in_line.map_or_else(|| Held::allocate(&from, &what, hear), Ok);
         // If nobody receives it any more, it is given back.
         drop(answer.send(Heard::Got(held)));
     });
@@ -59,16 +61,28 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
         return Ok(EXIT_FAILURE);
     };
     let held = held.map_err(told)?;
-    let code = show_and_hold(held, (command, args.json()), heard)?;
+    let source = source(&access, &spec, &tell);
+    let code = show_and_hold(held, (command, args.json()), source, heard)?;
     drop(signals);
     Ok(code)
+}
+
+/// Returns where devices come from that take the place of those that are wanted back.
+fn source(access: &Access, spec: &AllocationSpec, tell: &mpsc::Sender<Heard>) -> Source {
+    let tell = tell.clone();
+    Source {
+        access: access.clone(),
+        donors: spec.donors.clone(),
+        purpose: spec.purpose.clone(),
+        tell: Arc::new(move |news| drop(tell.send(Heard::News(news)))),
+    }
 }
 
 /// Claims transferred grants and holds them until an interrupt, or the end of the command.
 /// `claim` returns `None` if there are none: then so does this.
 pub(crate) fn hold_claimed(
-    words: &[OsString],
-    json: bool,
+    access: &Access,
+    (words, json): (&[OsString], bool),
     claim: impl FnOnce(Tell) -> Result<Option<Held>, RecipientError>,
 ) -> anyhow::Result<Option<i32>> {
     let command = Command::of(words)?;
@@ -79,7 +93,8 @@ pub(crate) fn hold_claimed(
     tell_early_losses(&heard, &tell);
     let Some(held) = held else { return Ok(None) };
     let signals = command.is_none().then(|| waiting::Signals::catch(tell.clone())).transpose()?;
-    let code = show_and_hold(held, (command, json), heard)?;
+    let source = source(access, &AllocationSpec::default(), &tell);
+    let code = show_and_hold(held, (command, json), source, heard)?;
     drop(signals);
     Ok(Some(code))
 }
@@ -101,6 +116,7 @@ fn tell_early_losses(heard: &mpsc::Receiver<Heard>, tell: &mpsc::Sender<Heard>) 
 fn show_and_hold(
     held: Held,
     (command, json): (Option<Command>, bool),
+    source: Source,
     heard: mpsc::Receiver<Heard>,
 ) -> anyhow::Result<i32> {
     let rows = GrantedRow::all(&held);
@@ -114,7 +130,8 @@ fn show_and_hold(
         drop(held);
         return Ok(code);
     };
-    let outcome = command.run(&rows, held.grace(), heard)?;
+    let held = Arc::new(held);
+    let outcome = command.run(&rows, (&held, source), heard)?;
     // If a signal ended the command, the same ends this process: so release first.
     drop(held);
     Ok(outcome.pass_on())

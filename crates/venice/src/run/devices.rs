@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
@@ -11,7 +12,7 @@ use venice_control::{ResourceKind, Want};
 use venice_recipient::{AllocationSpec, Held, HeldNews, Loan, allocate};
 
 use super::child::Child;
-use crate::client_drivers::Installed;
+use crate::client_drivers::{Installed, Source, Tell};
 use crate::granted::{GrantedRow, environment, watch};
 use crate::waiting::{in_line, told};
 use venice_cli::failure::Usage;
@@ -61,20 +62,26 @@ impl DeviceArgs {
 
 /// The held devices.
 pub struct Devices {
-    held: Held,
+    held: Arc<Held>,
+    source: Source,
     heard: Receiver<HeldNews>,
     drivers: Installed,
 }
 
 impl Devices {
     /// Takes the devices of a loan over; `None`: it has none.
-    pub fn take(loan: &mut Loan) -> anyhow::Result<Option<Self>> {
+    pub fn take(loan: &mut Loan, spec: &AllocationSpec) -> anyhow::Result<Option<Self>> {
         if loan.devices.is_empty() {
             return Ok(None);
         }
-        let (tell, heard) = mpsc::channel();
-        let held = Held::devices_of(loan, move |news| drop(tell.send(news))).map_err(told)?;
-        Ok(Some(Self { held, heard, drivers: Installed::default() }))
+        let (tell, heard) = telling();
+        let access = loan.access.clone();
+        let held = Held::devices_of(loan, tell_by(&tell)).map_err(told)?;
+        Ok(Some(Self::new(held, source(access, spec, tell), heard)))
+    }
+
+    fn new(held: Held, source: Source, heard: Receiver<HeldNews>) -> Self {
+        Self { held: Arc::new(held), source, heard, drivers: Installed::default() }
     }
 
     /// Allocates devices without memory.
@@ -83,15 +90,15 @@ impl Devices {
             true => allocate(access, spec, &mut |_| ControlFlow::Continue(())).map_err(told)?,
             false => in_line(|told| allocate(access, spec, told))?,
         };
-        let (tell, heard) = mpsc::channel();
-        let held = Held::loan(loan, move |news| drop(tell.send(news))).map_err(told)?;
-        Ok(Self { held, heard, drivers: Installed::default() })
+        let (tell, heard) = telling();
+        let held = Held::loan(loan, tell_by(&tell)).map_err(told)?;
+        Ok(Self::new(held, source(access.clone(), spec, tell), heard))
     }
 
     /// Describes them in the environment of a command, and installs their client drivers for it.
     pub fn describe_to(&mut self, start: &mut Command) -> anyhow::Result<()> {
         let rows = GrantedRow::all(&self.held);
-        self.drivers = Installed::of(&rows)?;
+        self.drivers = Installed::of(&rows, &self.held, self.source.clone())?;
         start.envs(environment(&rows)).envs(self.drivers.variables().iter().cloned());
         Ok(())
     }
@@ -103,11 +110,25 @@ impl Devices {
         let watcher = std::thread::spawn(move || {
             let news = |within| self.heard.recv_timeout(within).ok();
             let is_lost = watch(news, &self.drivers, &has_ended, grace, signal);
-            drop(self.held);
+            drop(self);
             is_lost
         });
         DeviceWatch { end, watcher }
     }
+}
+
+fn telling() -> (Tell, Receiver<HeldNews>) {
+    let (tell, heard) = mpsc::channel();
+    (Arc::new(move |news| drop(tell.send(news))), heard)
+}
+
+fn tell_by(tell: &Tell) -> impl FnMut(HeldNews) + Send + 'static {
+    let tell = Arc::clone(tell);
+    move |news| tell(news)
+}
+
+fn source(access: Access, spec: &AllocationSpec, tell: Tell) -> Source {
+    Source { access, donors: spec.donors.clone(), purpose: spec.purpose.clone(), tell }
 }
 
 /// The thread that ends the program when a device is lost.

@@ -232,7 +232,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     }
     let limits = raise_descriptor_limit();
     let mut loan = borrow(&access, &spec, port)?;
-    let mut devices = Devices::take(&mut loan)?;
+    let mut devices = Devices::take(&mut loan, &spec)?;
     if loan.is_short {
         remark(
             "venice: the rack, or your quota, has no room for two copies of this program's far memory \

@@ -1,0 +1,226 @@
+//! The link of a device to the host of its grant: a session, and what the host still has to tell.
+//! A device that moves to another donor gets another link.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+
+use opencl_sys::{CL_DEVICE_NAME, CL_DEVICE_NOT_AVAILABLE, cl_int};
+use venice_accel::opencl::library;
+use venice_accel::opencl::session::{OpenError, Session, Sink};
+use venice_accel::opencl::wire::{Command, CommandKind, Notice};
+use venice_rack::types::ServiceAccess;
+use venice_wire::GrantId;
+
+use crate::call::{Done, session_code};
+use crate::context::Context;
+use crate::event::Event;
+use crate::object::{Object, Shared};
+use crate::output;
+
+/// A link.
+pub struct Link {
+    pub grant: GrantId,
+    pub session: Arc<Session>,
+    /// Events that notices are to come for.
+    pending: Mutex<HashMap<u64, Shared<Event>>>,
+    /// Events that are being ended.
+    ending: AtomicUsize,
+    /// Places of released buffers that the donor still uses.
+    leaving: Mutex<HashMap<u64, u64>>,
+    /// Errors of objects that could not be made, by id.
+    failures: Mutex<HashMap<u64, cl_int>>,
+    background: Once,
+    /// True once the device has another link: then nobody misses this one.
+    is_left: AtomicBool,
+}
+
+impl Link {
+    /// Opens a link to the device of a grant.
+    ///
+    /// # Errors
+    /// The errors of [`Session::open`].
+    pub fn open(access: &ServiceAccess) -> Result<Arc<Self>, OpenError> {
+        let link = Arc::new(Self {
+            grant: access.grant,
+            session: Session::open(access)?,
+            pending: Mutex::default(),
+            ending: AtomicUsize::new(0),
+            leaving: Mutex::default(),
+            failures: Mutex::default(),
+            background: Once::new(),
+            is_left: AtomicBool::new(false),
+        });
+        link.session.set_sink(Arc::new(LinkSink { link: Arc::downgrade(&link) }));
+        Ok(link)
+    }
+
+    /// Sends a command of the driver's own to a queue.
+    ///
+    /// # Errors
+    /// The code of a lost session.
+    pub fn send(
+        self: &Arc<Self>,
+        context: &Shared<Context>,
+        queue: u64,
+        kind: CommandKind<'_>,
+    ) -> Done<Sent> {
+        let event = Object::<Event>::of_driver(context);
+        self.expect(&event);
+        let sent = Sent { link: Arc::clone(self), event };
+        let command = Command { queue, event: sent.event.id, waits: Vec::new(), kind };
+        let session = &self.session;
+        session.submit(&command).and_then(|()| session.flush()).map_err(|error| {
+            self.forget(&sent.event);
+            session_code(error)
+        })?;
+        Ok(sent)
+    }
+
+    /// Sends a command of the driver's own to a queue, and waits for its end.
+    ///
+    /// # Errors
+    /// The code of the command, or of a lost session.
+    pub fn run(
+        self: &Arc<Self>,
+        context: &Shared<Context>,
+        queue: u64,
+        kind: CommandKind<'_>,
+    ) -> Done {
+        let sent = self.send(context, queue, kind)?;
+        match self.session.wait_until(|| sent.event.outcome()).map_err(session_code)? {
+            status @ ..0 => Err(status),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds an event that a notice is to come for. Of a lost device it fails at once.
+    pub fn expect(&self, event: &Shared<Event>) {
+        self.pending().insert(event.id, Arc::clone(event));
+        if self.session.why_lost().is_some() {
+            self.fail_pending();
+        }
+    }
+
+    /// Forgets an event whose command was not sent.
+    pub fn forget(&self, event: &Event) {
+        drop(self.pending().remove(&event.id));
+    }
+
+    /// True if all events have ended, and what follows their ends is done.
+    pub fn is_quiet(&self) -> bool {
+        self.pending().is_empty() && self.ending.load(Ordering::Acquire) == 0
+    }
+
+    /// Takes notices in even while the program waits for nothing here.
+    pub fn receive_always(&self) {
+        self.background.call_once(|| self.session.receive_always());
+    }
+
+    /// True if notices are taken in always.
+    pub fn receives_always(&self) -> bool {
+        self.background.is_completed()
+    }
+
+    /// Frees the place of a buffer once the donor has no more use for it.
+    pub fn free_later(&self, id: u64, place: u64) {
+        lock(&self.leaving).insert(id, place);
+        self.session.release(id);
+    }
+
+    /// Returns the error of the making of an object.
+    pub fn failure(&self, id: u64) -> Option<cl_int> {
+        lock(&self.failures).get(&id).copied()
+    }
+
+    /// Notes that the device has another link.
+    pub fn leave(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
+    }
+
+    fn pending(&self) -> MutexGuard<'_, HashMap<u64, Shared<Event>>> {
+        lock(&self.pending)
+    }
+
+    fn take_pending(&self, id: u64) -> Option<Shared<Event>> {
+        let mut pending = self.pending();
+        let event = pending.remove(&id)?;
+        self.ending.fetch_add(1, Ordering::Relaxed);
+        Some(event)
+    }
+
+    fn fail_pending(&self) {
+        let pending = std::mem::take(&mut *self.pending());
+        pending.into_values().for_each(|event| event.end(CL_DEVICE_NOT_AVAILABLE, None, &[]));
+    }
+
+    fn device_name(&self) -> String {
+        let told = &self.session.description().device;
+        let name = told.iter().find(|parameter| parameter.name == CL_DEVICE_NAME);
+        name.map(|parameter| library::text(&parameter.value)).unwrap_or_default()
+    }
+}
+
+/// A command of the driver's own.
+pub struct Sent {
+    link: Arc<Link>,
+    event: Shared<Event>,
+}
+
+impl Sent {
+    /// True once it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.event.has_ended()
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.link.session.release(self.event.id);
+    }
+}
+
+/// Takes the notices of a link.
+struct LinkSink {
+    link: Weak<Link>,
+}
+
+impl Sink for LinkSink {
+    fn notice(&self, notice: Notice<'_>) {
+        let Some(link) = self.link.upgrade() else { return };
+        match notice {
+            Notice::Done { event, status, times, data } => {
+                let event = link.take_pending(event);
+                if let Some(event) = event {
+                    event.end(status, times, data);
+                    link.ending.fetch_sub(1, Ordering::Release);
+                }
+            }
+            Notice::Failed { id, status, queue } => {
+                let id = if id == 0 { queue } else { id };
+                lock(&link.failures).entry(id).or_insert(status);
+            }
+            Notice::Output { bytes } => output::print(bytes),
+            Notice::Freed { id } => {
+                let place = lock(&link.leaving).remove(&id);
+                if let Some(place) = place {
+                    link.session.free(place);
+                }
+            }
+        }
+    }
+
+    fn lost(&self, why: &str) {
+        let Some(link) = self.link.upgrade() else { return };
+        if !link.is_left.load(Ordering::Relaxed) {
+            let name = link.device_name();
+            let _ = writeln!(std::io::stderr(), "venice: accelerator {name} is lost: {why}");
+        }
+        link.fail_pending();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
