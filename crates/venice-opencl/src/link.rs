@@ -134,6 +134,13 @@ impl Link {
         lock(&self.failures).get(&id).copied()
     }
 
+    /// Takes over the error of an object at the link before.
+    pub fn inherit_failure(&self, former: &Self, id: u64) {
+        if let Some(status) = former.failure(id) {
+            lock(&self.failures).insert(id, status);
+        }
+    }
+
     /// Notes that the device has another link.
     pub fn leave(&self) {
         self.is_left.store(true, Ordering::Relaxed);

@@ -244,9 +244,9 @@ impl Memory {
     /// # Errors
     /// The codes of [`Memory::place_at`].
     pub fn prepare(&self, queue: &Shared<Queue>, writes: bool) -> Done<Option<u64>> {
-        let place = self.place_at(&queue.device)?;
         let root = self.root();
         if self.context.devices.len() > 1 {
+            root.place_at(&queue.device)?;
             root.fetch(queue)?;
             let mut state = root.state();
             let bit = queue.device.bit();
@@ -257,7 +257,8 @@ impl Memory {
                 state.holders |= bit;
             }
         }
-        Ok(place)
+        // Only now: the device may have moved while the contents were fetched.
+        self.place_at(&queue.device)
     }
 
     /// Brings the latest contents to a queue's device, if another one has them.

@@ -208,6 +208,7 @@ impl Objects {
         if ids.into_iter().any(|id| to.failure(id).is_some()) {
             return Err(CL_OUT_OF_RESOURCES);
         }
+        self.queues.iter().for_each(|queue| to.inherit_failure(from, queue.id));
         for memory in &self.memory {
             memory.set_place(device, places.get(&memory.id).copied());
         }

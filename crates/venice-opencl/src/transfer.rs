@@ -119,15 +119,15 @@ pub fn outcome(event: &Object<Event>) -> Done {
 /// The codes of `clEnqueueReadBuffer`.
 pub fn read(call: &Enqueue, memory: &Memory, offset: u64, into: Target, blocks: bool) -> Done {
     let queue = &call.queue;
-    let Some(place) = memory.prepare(queue, false)? else {
+    if memory.prepare(queue, false)?.is_none() {
         return or_finished(call, || read_by_command(call, memory, offset, into, blocks));
-    };
+    }
     if blocks || is_free(call)? {
-        return read_at_once(call, place + offset, into);
+        return read_at_once(call, memory, offset, into);
     }
     match read_by_command(call, memory, offset, into, blocks) {
         // Without room for the bytes on their way the call waits for them.
-        Err(CL_MEM_OBJECT_ALLOCATION_FAILURE) => read_at_once(call, place + offset, into),
+        Err(CL_MEM_OBJECT_ALLOCATION_FAILURE) => read_at_once(call, memory, offset, into),
         done => done,
     }
 }
@@ -149,7 +149,7 @@ fn or_finished(call: &Enqueue, transfer: impl Fn() -> Done) -> Done {
 }
 
 /// Waits for what comes before, and reads the region. Meanwhile no other command is enqueued.
-fn read_at_once(call: &Enqueue, place: u64, into: Target) -> Done {
+fn read_at_once(call: &Enqueue, memory: &Memory, offset: u64, into: Target) -> Done {
     let queue = &call.queue;
     let mut order = queue.order();
     let is_ready = have_ended(&call.waits)? && (!queue.is_in_order() || queue.is_idle(&order));
@@ -160,8 +160,13 @@ fn read_at_once(call: &Enqueue, place: u64, into: Target) -> Done {
         queue.send_in(&mut order, waits, Some(&marker), Vec::new(), kind)?;
         outcome(&marker)?;
     }
+    // Only now: the device may have moved meanwhile, to one where buffers lie elsewhere.
+    let Some(place) = memory.place_at(&queue.device)? else {
+        drop(order);
+        return read_by_command(call, memory, offset, into, true);
+    };
     // SAFETY: the call blocks, so the program's memory is ours until it returns.
-    let read = queue.device.session().read(place, unsafe { into.bytes() });
+    let read = queue.device.session().read(place + offset, unsafe { into.bytes() });
     drop(order);
     read.map_err(session_code)?;
     if call.wants_event() {
@@ -233,11 +238,10 @@ pub fn finish(call: &Enqueue, event: Shared<Event>, blocks: bool) -> Done {
 /// The codes of `clEnqueueWriteBuffer`.
 pub fn write(call: &Enqueue, memory: &Memory, offset: u64, from: &[u8]) -> Done {
     let queue = &call.queue;
-    let place = memory.prepare(queue, true)?;
-    let is_mapped = queue.device.session().region().is_mapped();
-
-    let place = place.filter(|_| is_mapped || from.len() > INLINE_BYTES);
     or_finished(call, || {
+        let place = memory.prepare(queue, true)?;
+        let is_mapped = queue.device.session().region().is_mapped();
+        let place = place.filter(|_| is_mapped || from.len() > INLINE_BYTES);
         if let Some(place) = place
             && write_at_once(call, place + offset, from)?
         {

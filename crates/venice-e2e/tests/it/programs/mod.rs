@@ -25,6 +25,7 @@ mod large_pages;
 mod limits;
 mod memory_devices;
 mod opencl;
+mod opencl_moves;
 mod over_relays;
 mod over_udp;
 mod over_verbs;

@@ -32,7 +32,9 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 /// A rack whose second node lends the processors as an OpenCL device.
 fn rack(port: Port) -> Rack {
-    Rack::start_with(port, 64, &["--offer", "node2/accelerator:opencl=2GiB"])
+    let netns: &[&str] = if port == Port::Udp { &["--netns"] } else { &[] };
+    let offer = ["--offer", "node2/accelerator:opencl=2GiB"];
+    Rack::start_with(port, 64, &[&offer, netns].concat())
 }
 
 /// Runs a program, which must succeed; returns its output.
