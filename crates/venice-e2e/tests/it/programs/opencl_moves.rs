@@ -1,0 +1,204 @@
+//! OpenCL devices move to other donors under a program that uses all that a device holds: no wrong
+//! byte, whoever is killed meanwhile.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use venice_e2e::programs::{Outcome, Port, Rack, Running, descendants, kill_now, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const SIZE: &str = "accelerator:opencl=256MiB";
+/// Pretends to be another machine, so that endpoints of this one are passed over.
+const ELSEWHERE: &str =
+    "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
+
+/// A rack, and a program whose devices are to move.
+struct Moving {
+    rack: Rack,
+    dir: tempfile::TempDir,
+    running: Running,
+}
+
+impl Moving {
+    /// Starts the program with so many devices, and waits until it works; `None`, with a remark:
+    /// it cannot run here.
+    fn start(mode: &str, port: Port, devices: usize, donors: usize) -> Option<Self> {
+        let driver = Command::new("/usr/bin/python3").args(["-c", "import pyopencl"]).output();
+        if !driver.is_ok_and(|it| it.status.success()) || !Path::new("/etc/OpenCL/vendors").exists()
+        {
+            eprintln!("SKIPPED: opencl_moves {mode}: PyOpenCL and PoCL are not installed");
+            return None;
+        }
+        let names = (1..=donors).map(|node| format!("node{node}/{SIZE}"));
+        let offers: Vec<_> = names.flat_map(|offer| ["--offer".into(), offer]).collect();
+        let mut options: Vec<_> = offers.iter().map(String::as_str).collect();
+        if port == Port::Udp {
+            options.push("--netns");
+        }
+        let rack = Rack::start_with(port, 32, &options);
+        let dir = tempfile::tempdir().unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/opencl_moves.py");
+        let stop = dir.path().join("stop");
+        let devices = devices.to_string();
+        let run = ["run", "--accelerators", &devices, "--", "/usr/bin/python3", "-W", "ignore"];
+        let mut command = rack.command(&run);
+        command.arg(script).arg(mode).arg(&stop);
+        let running = Running::spawn(over(port, command, dir.path()), false);
+        let moving = Self { rack, dir, running };
+        wait_for("the program to work", LIMIT, || moving.file("ready").exists().then_some(()));
+        Some(moving)
+    }
+
+    fn file(&self, suffix: &str) -> PathBuf {
+        self.dir.path().join(format!("stop.{suffix}"))
+    }
+
+    fn tell(&self, suffix: &str) {
+        std::fs::write(self.file(suffix), "").unwrap();
+    }
+
+    /// Returns the donors of its devices.
+    fn donors(&self) -> Vec<String> {
+        let rows = self.rack.json(&["grants"]);
+        let rows = rows.as_array().unwrap().iter();
+        let rows = rows.filter(|row| row["kind"] == "accelerator" && row["state"] != "lost");
+        rows.map(|row| row["donor"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn drain(&self, node: &str, words: &[&str]) {
+        let drained = self.rack.venice(&[&["drain", node], words].concat());
+        assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stdout));
+    }
+
+    /// Ends the program in order.
+    fn stop(self) -> Outcome {
+        std::fs::write(self.dir.path().join("stop"), "").unwrap();
+        self.running.finish(LIMIT)
+    }
+
+    /// Kills the host process of a node's device, if there is one.
+    fn kill_host(&self, node: &str) {
+        if let Some(pid) = descendants(self.rack.agent_pid(node)).last() {
+            kill_now(*pid);
+        }
+    }
+}
+
+/// Returns the command as it runs on a machine that reaches the rack by that port.
+fn over(port: Port, command: Command, dir: &Path) -> Command {
+    if port != Port::Udp {
+        return command;
+    }
+    let id = dir.join("boot_id");
+    std::fs::write(&id, "6ba7b810-9dad-11d1-80b4-00c04fd430c8\n").unwrap();
+    let mut other = Command::new("unshare");
+    other.args(["--mount", "sh", "-c", ELSEWHERE, "sh"]).arg(id);
+    other.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => other.env(name, value),
+            None => other.env_remove(name),
+        };
+    }
+    other
+}
+
+fn expect_right(outcome: &Outcome) {
+    outcome.expect_code(0);
+    let said = String::from_utf8_lossy(&outcome.stdout);
+    assert!(said.starts_with("right "), "{said}");
+}
+
+fn devices_move(port: Port) {
+    let Some(moving) = Moving::start("steady", port, 2, 4) else { return };
+    for node in ["node1", "node2"] {
+        moving.drain(node, &["--wait-s", "60"]);
+        assert!(!moving.donors().contains(&node.to_owned()));
+        // A drained node may end for maintenance without effect.
+        kill_now(moving.rack.agent_pid(node));
+    }
+    expect_right(&moving.stop());
+}
+
+#[test]
+fn devices_move_in_use_over_shm() {
+    devices_move(Port::Shm);
+}
+
+#[test]
+fn devices_move_in_use_over_udp() {
+    devices_move(Port::Udp);
+}
+
+#[test]
+fn mapped_buffer_delays_move() {
+    let Some(moving) = Moving::start("mapped", Port::Shm, 1, 2) else { return };
+    moving.drain("node1", &["--no-wait"]);
+    let said = || moving.running.stderr_so_far().contains("stays where it is: a buffer is mapped");
+    wait_for("the reason", LIMIT, || said().then_some(()));
+    moving.tell("unmap");
+    moving.drain("node1", &["--wait-s", "60"]);
+    expect_right(&moving.stop());
+}
+
+#[test]
+fn own_event_delays_move() {
+    let Some(moving) = Moving::start("waiting", Port::Shm, 1, 2) else { return };
+    moving.drain("node1", &["--no-wait"]);
+    let said = || moving.running.stderr_so_far().contains("wait for an event of the program");
+    wait_for("the reason", LIMIT, || said().then_some(()));
+    moving.tell("set");
+    moving.drain("node1", &["--wait-s", "60"]);
+    expect_right(&moving.stop());
+}
+
+#[test]
+fn preempted_device_moves() {
+    let Some(moving) = Moving::start("steady", Port::Shm, 1, 2) else { return };
+    assert_eq!(moving.donors(), ["node1"]);
+    let get = ["get", "accelerator:opencl", "--wait", "60s", "--priority", "200", "--preempt"];
+    let mut command = moving.rack.command(&get);
+    command.args(["--donor", "node1", "--", "true"]);
+    Running::spawn(command, false).finish(LIMIT).expect_code(0);
+    assert_eq!(moving.donors(), ["node2"]);
+    expect_right(&moving.stop());
+}
+
+/// Kills a host at a moment of a move that a seed chooses: the program is right, or learns that its
+/// device is lost.
+#[test]
+fn kill_during_move_is_told() {
+    let Some(mut moving) = Moving::start("steady", Port::Shm, 1, 3) else { return };
+    let seed: u64 =
+        std::env::var("PROPTEST_RNG_SEED").ok().and_then(|it| it.parse().ok()).unwrap_or(7);
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for round in 0..12_u64 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let donors = moving.donors();
+        let former = donors.first().expect("it has a device").clone();
+        moving.drain(&former, &["--no-wait"]);
+        std::thread::sleep(Duration::from_millis(random % 1500));
+        let victim = match round % 3 {
+            0 => former.clone(),
+            _ => moving.donors().into_iter().find(|it| *it != former).unwrap_or(former.clone()),
+        };
+        moving.kill_host(&victim);
+        std::thread::sleep(Duration::from_millis(500));
+        moving.drain(&former, &["--undo"]);
+        if !moving.running.is_running() || moving.donors().is_empty() {
+            break;
+        }
+    }
+    let Moving { rack, dir, running } = moving;
+    std::fs::write(dir.path().join("stop"), "").unwrap();
+    let outcome = running.finish(LIMIT);
+    let (code, said) = (outcome.code(), &outcome.stderr);
+    assert!(code == 0 || (code == 4 && said.contains("is lost")), "{code}: {said}");
+    wait_for("all grants to end", LIMIT, || {
+        (rack.json(&["grants"]) == Value::Array(Vec::new())).then_some(())
+    });
+}
