@@ -21,7 +21,12 @@ pub const REGION_LENDER: NodeId = NodeId(1);
 
 /// Returns the key of accesses to a region, which both ends derive from their secret.
 pub fn region_key(secret: &NodeSecret) -> GrantKey {
-    let SealKey(bytes) = node_key(secret, KeyName::Grant(GrantId(u64::MAX)));
+    access_key(secret, GrantId(u64::MAX))
+}
+
+/// Returns the key of accesses to a further grant of a region, which both ends derive too.
+pub fn access_key(secret: &NodeSecret, grant: GrantId) -> GrantKey {
+    let SealKey(bytes) = node_key(secret, KeyName::Grant(grant));
     let (word, _) = bytes.split_first_chunk().expect("a key has 32 bytes");
     GrantKey(u64::from_le_bytes(*word))
 }
@@ -69,13 +74,28 @@ pub fn join_region_udp(
     key: GrantKey,
     named: impl FnOnce(u64) -> Option<SealedAs>,
 ) -> Result<UdpDriver, ChannelError> {
+    let socket = UdpSocket::bind(unspecified_like(address))?;
+    join_region_udp_by(socket, address, (REGION_GRANT, len_bytes, key), named)
+}
+
+/// The same by a socket that is there already, for any grant of the region: its id, its length in
+/// bytes and its key.
+///
+/// # Errors
+/// Fails if the system refuses what a driver needs, or the length is not a multiple of the slab
+/// size.
+pub fn join_region_udp_by(
+    socket: UdpSocket,
+    address: SocketAddr,
+    (grant, len_bytes, key): (GrantId, u64, GrantKey),
+    named: impl FnOnce(u64) -> Option<SealedAs>,
+) -> Result<UdpDriver, ChannelError> {
     let number = random_number()?;
     // Any number but the lender's.
     let config = InitiatorConfig::new(NodeId(number as u32 | 1 << 31), number);
-    let local = unspecified_like(address);
     let (mut driver, peer) =
-        UdpDriver::towards(local, config, REGION_LENDER, address, named(number))?;
-    driver.initiator().map_window(0, len_bytes, peer, 0, REGION_GRANT, key)?;
+        UdpDriver::towards_by(socket, config, REGION_LENDER, address, named(number))?;
+    driver.initiator().map_window(0, len_bytes, peer, 0, grant, key)?;
     Ok(driver)
 }
 

@@ -1,7 +1,10 @@
-//! Contents of memory objects on their way from donor to donor.
+//! Contents of memory objects on their way from donor to donor: directly where the donors reach each
+//! other, else through this process.
 
-use std::sync::Arc;
+use std::io::Write;
+use std::sync::{Arc, Once};
 
+use venice_accel::opencl::session::FetchError;
 use venice_accel::opencl::wire::{Blob, CommandKind, Place};
 
 use crate::call::{Done, session_code};
@@ -11,7 +14,7 @@ use crate::link::Link;
 use crate::memory::{Memory, Shape};
 use crate::object::{Shared, new_id};
 
-/// Bytes of a buffer that travel at once.
+/// Bytes of a buffer that travel at once through this process, or that a command stages.
 const CHUNK_BYTES: u64 = 4 << 20;
 
 /// One end of the way: a memory object at a donor, where no command uses it.
@@ -23,6 +26,16 @@ pub struct End {
     /// Place of the first byte in the region.
     place: Option<u64>,
 }
+
+/// Bytes in the region of an end; a staging range is freed on drop.
+struct Staged<'a> {
+    end: &'a End,
+    place: Place,
+    is_staging: bool,
+}
+
+/// Makes the command that reads into a place of the region, or writes from there.
+type Command<'a> = &'a dyn Fn(Place) -> CommandKind<'static>;
 
 impl End {
     /// Makes an end of a memory object with that place.
@@ -39,45 +52,13 @@ impl End {
         Ok(Self { link: Arc::clone(link), context: Shared::clone(context), queue, place })
     }
 
-    /// Loads bytes, by a command if they do not lie in the region.
-    fn load(
-        &self,
-        at: u64,
-        into: &mut [u8],
-        read: impl FnOnce(Place) -> CommandKind<'static>,
-    ) -> Done {
-        let session = &self.link.session;
-        let Some(queue) = self.queue else {
-            let place = self.place.unwrap_or_default() + at;
-            return session.read(place, into).map_err(session_code);
+    /// Returns bytes of the object in the region: in place, or in a range for them.
+    fn stage(&self, offset: u64, bytes: u64) -> Done<Staged<'_>> {
+        let (at, is_staging) = match self.place {
+            Some(place) => (place + offset, false),
+            None => (self.link.session.allocate(bytes).map_err(session_code)?, true),
         };
-        let bytes = into.len() as u64;
-        let offset = session.allocate(bytes).map_err(session_code)?;
-        let loaded = self
-            .link
-            .run(&self.context, queue, read(Place { offset, bytes }))
-            .and_then(|()| session.read(offset, into).map_err(session_code));
-        session.free(offset);
-        loaded
-    }
-
-    /// Stores bytes, by a command if they do not lie in the region.
-    fn store(
-        &self,
-        at: u64,
-        from: &[u8],
-        write: impl FnOnce(Place) -> CommandKind<'static>,
-    ) -> Done {
-        let session = &self.link.session;
-        let Some(queue) = self.queue else {
-            let place = self.place.unwrap_or_default() + at;
-            return session.write(place, from).map_err(session_code);
-        };
-        let place = session.stage(from).map_err(session_code)?;
-        let offset = place.offset;
-        let stored = self.link.run(&self.context, queue, write(place));
-        session.free(offset);
-        stored
+        Ok(Staged { end: self, place: Place { offset: at, bytes }, is_staging })
     }
 }
 
@@ -87,42 +68,95 @@ impl Drop for End {
     }
 }
 
+impl Staged<'_> {
+    /// Runs the command between object and range, if there is one.
+    fn run(&self, command: Command<'_>) -> Done {
+        let End { link, context, queue, .. } = self.end;
+        queue.map_or(Ok(()), |queue| link.run(context, queue, command(self.place.clone())))
+    }
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        if self.is_staging {
+            self.end.link.session.free(self.place.offset);
+        }
+    }
+}
+
 /// Copies all contents of a memory object from a donor to another.
 ///
 /// # Errors
 /// The code of a lost session, or of a full device.
 pub fn copy(memory: &Memory, from: &End, to: &End) -> Done {
+    let (id, bytes) = (memory.id, memory.bytes);
     match &memory.shape {
         Shape::Image(image) => {
-            let (len, memory, origin) = (memory.bytes as usize, memory.id, [0; 3]);
-            let region = image.shape.extent();
-            let mut pixels = vec![0; len];
-            from.load(0, &mut pixels, |place| CommandKind::ReadImage {
-                memory,
-                origin,
-                region,
-                place,
-            })?;
-            to.store(0, &pixels, |place| CommandKind::WriteImage { memory, origin, region, place })
+            let (memory, origin, region) = (id, [0; 3], image.shape.extent());
+            let read = |place| CommandKind::ReadImage { memory, origin, region, place };
+            let write = |place| CommandKind::WriteImage { memory, origin, region, place };
+            copy_part((from, &read), (to, &write), 0, bytes)
         }
-        Shape::Buffer | Shape::Part { .. } => copy_buffer(memory, from, to),
+        Shape::Buffer | Shape::Part { .. } => {
+            let are_placed = from.place.is_some() && to.place.is_some();
+            let is_direct = are_placed && to.link.session.can_fetch_from(&from.link.session);
+            let chunk = if is_direct { bytes } else { CHUNK_BYTES };
+            (0..bytes).step_by(chunk as usize).try_for_each(|offset| {
+                let bytes = (bytes - offset).min(chunk);
+                let read = |place: Place| {
+                    let place = Some(place.offset);
+                    CommandKind::ReadBuffer { memory: id, offset, bytes, place }
+                };
+                let write = |place| {
+                    let data = Blob::Region { place };
+                    CommandKind::WriteBuffer { memory: id, offset, data }
+                };
+                copy_part((from, &read), (to, &write), offset, bytes)
+            })
+        }
     }
 }
 
-fn copy_buffer(memory: &Memory, from: &End, to: &End) -> Done {
-    let id = memory.id;
-    let mut chunk = vec![0; memory.bytes.min(CHUNK_BYTES) as usize];
-    for offset in (0..memory.bytes).step_by(CHUNK_BYTES as usize) {
-        let bytes = (memory.bytes - offset).min(CHUNK_BYTES);
-        let part = &mut chunk[..bytes as usize];
-        from.load(offset, part, |place| {
-            let place = Some(place.offset);
-            CommandKind::ReadBuffer { memory: id, offset, bytes, place }
-        })?;
-        to.store(offset, part, |place| {
-            let data = Blob::Region { place };
-            CommandKind::WriteBuffer { memory: id, offset, data }
-        })?;
+fn copy_part(
+    (from, read): (&End, Command<'_>),
+    (to, write): (&End, Command<'_>),
+    offset: u64,
+    bytes: u64,
+) -> Done {
+    let (source, target) = (from.stage(offset, bytes)?, to.stage(offset, bytes)?);
+    source.run(read)?;
+    carry(&source, &target)?;
+    target.run(write)
+}
+
+/// Copies bytes from region to region.
+fn carry(from: &Staged<'_>, to: &Staged<'_>) -> Done {
+    let (source, target) = (&from.end.link.session, &to.end.link.session);
+    if target.can_fetch_from(source) {
+        match target.fetch(source, from.place.clone(), to.place.offset) {
+            Ok(()) => return Ok(()),
+            Err(FetchError::Session(error)) => return Err(session_code(error)),
+            Err(FetchError::Apart(why)) => tell_apart(&why),
+        }
+    }
+    let Place { offset, bytes } = &from.place;
+    let (offset, bytes) = (*offset, *bytes);
+    let mut chunk = vec![0; bytes.min(CHUNK_BYTES) as usize];
+    for at in (0..bytes).step_by(CHUNK_BYTES as usize) {
+        let part = &mut chunk[..(bytes - at).min(CHUNK_BYTES) as usize];
+        source.read(offset + at, part).map_err(session_code)?;
+        target.write(to.place.offset + at, part).map_err(session_code)?;
     }
     Ok(())
+}
+
+/// Tells once that contents take the longer way.
+fn tell_apart(why: &str) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        let _ = writeln!(
+            std::io::stderr(),
+            "venice: accelerators do not reach each other ({why}): what they share passes this machine"
+        );
+    });
 }

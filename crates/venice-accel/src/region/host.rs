@@ -4,13 +4,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use venice_memory::donor::SharedGrants;
 use venice_memory::region::{REGION_GRANT, region_grants, serve_region_udp};
 use venice_ports::seal::SealKeys;
 use venice_ports::shm::{ShmServer, SlabMapping};
-use venice_ports::udp::UdpServer;
+use venice_ports::udp::{UdpServer, UdpSocket};
 use venice_service::{EndpointSpec, HostContext, SealSpec};
-use venice_wire::{GrantKey, SLAB_BYTES};
+use venice_wire::{GrantKey, NodeSecret, SLAB_BYTES};
 
+use super::ticket::{RegionKeys, Secrets, Tickets};
 use super::{SOCKET, SharedBytes, seal_of};
 
 /// Memory of a service host that its recipient reaches, mapped here in one piece. Pages become
@@ -22,6 +24,9 @@ pub struct RegionHost {
     _shm: Option<ShmServer>,
     udp: Option<UdpServer>,
     mapping: SlabMapping,
+    tickets: Tickets,
+    /// Socket towards other hosts' regions; `None`: this host reaches no network.
+    outgoing: Option<UdpSocket>,
 }
 
 impl RegionHost {
@@ -42,7 +47,9 @@ impl RegionHost {
             let batch = grants.lock().slab_files(REGION_GRANT, key, number, 1)?;
             mapping.map(number, &batch.files[0]).map_err(with_causes)?;
         }
-        let (mut shm, mut udp) = (None, None);
+        let (mut shm, mut udp, mut outgoing) = (None, None, None);
+        let mut secrets =
+            Secrets { access: NodeSecret(*context.spec.secret.as_bytes()), seal: None };
         for endpoint in &context.spec.endpoints {
             match endpoint {
                 EndpointSpec::Ring => {
@@ -53,18 +60,42 @@ impl RegionHost {
                 }
                 EndpointSpec::Udp { address, seal } => {
                     let address = SocketAddr::new(address.ip(), 0);
-                    let keys = seal.as_ref().map(keys_of);
-                    let server = serve_region_udp(address, keys, &grants);
-                    udp = udp.or(Some(server.map_err(with_causes)?));
+                    let keys = seal.as_ref().map(|seal| keys_of(seal, &grants));
+                    let server = serve_region_udp(address, keys, &grants).map_err(with_causes)?;
+                    if udp.is_none() {
+                        udp = Some(server);
+                        secrets.seal = seal.as_ref().map(|seal| NodeSecret(seal.key));
+                        outgoing = Some(UdpSocket::bind(address).map_err(with_causes)?);
+                    }
                 }
             }
         }
-        Ok(Self { _shm: shm, udp, mapping })
+        let tickets = Tickets { grants, secrets };
+        Ok(Self { _shm: shm, udp, mapping, tickets, outgoing })
     }
 
     /// Returns the port of the first UDP endpoint, to be told to recipients; `None` without one.
     pub fn udp_port(&self) -> Option<u16> {
         self.udp.as_ref().map(|server| server.local_addr().port())
+    }
+
+    /// Makes a ticket for bytes of the region valid; false if its number is taken, or they are beyond
+    /// the end.
+    #[must_use]
+    pub fn admit(&self, number: u64, offset: u64, len: u64) -> bool {
+        let end = offset.checked_add(len).filter(|end| *end <= self.len_bytes());
+        end.is_some_and(|end| self.tickets.admit(number, &(offset..end)))
+    }
+
+    /// Makes a ticket void: accesses under way are refused.
+    pub fn revoke(&self, number: u64) {
+        self.tickets.revoke(number);
+    }
+
+    /// Returns a socket by which this host may reach the regions of others, one at a time; `None`: it
+    /// reaches no network.
+    pub fn outgoing(&self) -> Option<UdpSocket> {
+        self.outgoing.as_ref().and_then(|socket| socket.try_clone().ok())
     }
 
     /// Returns the address of the first byte, valid as long as this value lives. Recipients write to
@@ -178,8 +209,9 @@ fn check_limits(context: &HostContext<'_>, bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-fn keys_of(seal: &SealSpec) -> Arc<dyn SealKeys + Send + Sync> {
-    Arc::new(seal_of(seal.grant, seal.key))
+fn keys_of(seal: &SealSpec, grants: &SharedGrants) -> Arc<dyn SealKeys + Send + Sync> {
+    let (own, service_key) = (seal_of(seal.grant, seal.key), NodeSecret(seal.key));
+    Arc::new(RegionKeys { own, service_key, grants: grants.clone() })
 }
 
 fn with_causes(error: impl std::error::Error) -> String {

@@ -4,11 +4,13 @@
 //! The host serves it ([`RegionHost`]) beside the endpoints of its messages: by shm at `region.sock`
 //! beside the ring's socket, by udp at a port that a message of its service tells. The recipient
 //! opens it with the access of the grant ([`Region`]): on the donor's machine it maps the memory, from
-//! others it reaches it by CRMA and RDMA. `docs/reference/wire.md` has the keys.
+//! others it reaches it by CRMA and RDMA. Another host reads a part of it by a [`Ticket`].
+//! `docs/reference/wire.md` has the keys.
 
 mod error;
 mod host;
 mod recipient;
+mod ticket;
 
 use std::sync::atomic::AtomicU64;
 
@@ -19,6 +21,7 @@ use venice_wire::{GrantId, GrantKey, KeyName, NodeSecret};
 pub use self::error::RegionError;
 pub use self::host::RegionHost;
 pub use self::recipient::Region;
+pub use self::ticket::{Ticket, TicketReader};
 
 /// File of the shm socket, beside that of the ring.
 const SOCKET: &str = "region.sock";

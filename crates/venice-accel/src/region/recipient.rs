@@ -12,8 +12,9 @@ use venice_ports::PortError;
 use venice_ports::channels::{ChannelError, Channels, WatchedGrant};
 use venice_rack::types::{Endpoint, ServiceAccess};
 use venice_service::boot_id;
-use venice_wire::{GrantKey, PortId, SLAB_BYTES};
+use venice_wire::{GrantKey, NodeSecret, PortId, SLAB_BYTES};
 
+use super::ticket::{Secrets, Ticket};
 use super::{RegionError, SOCKET, SharedBytes, key_of, seal_of};
 
 /// Attempts to map a region whose host closes the connection.
@@ -41,7 +42,7 @@ pub struct Region {
 #[derive(Debug)]
 enum Way {
     Shm(WatchedGrant),
-    Udp(Box<Mutex<Channels>>),
+    Udp { channels: Box<Mutex<Channels>>, at: SocketAddr, secrets: Secrets },
 }
 
 impl Region {
@@ -123,7 +124,9 @@ impl Region {
         if !probe(&mut channels, len_bytes, timeout).map_err(failed)? {
             return Err(RegionError::Silent { address: at.to_string() });
         }
-        let way = Way::Udp(Box::new(Mutex::new(channels)));
+        let service_key = endpoint.extra[..].try_into().ok().map(NodeSecret);
+        let secrets = Secrets { access: NodeSecret(access.secret), seal: service_key };
+        let way = Way::Udp { channels: Box::new(Mutex::new(channels)), at, secrets };
         Ok(Self { way, len_bytes, address: at.to_string() })
     }
 
@@ -142,6 +145,17 @@ impl Region {
         matches!(self.way, Way::Shm(_))
     }
 
+    /// Returns the ticket of a number for bytes of the region, valid once its host has admitted it
+    /// ([`super::RegionHost::admit`]); `None` over shm and beyond the end. Other hosts reach the
+    /// region where this process does.
+    pub fn ticket(&self, number: u64, offset: u64, len: u64) -> Option<Ticket> {
+        let end = offset.checked_add(len).filter(|end| *end <= self.len_bytes)?;
+        match &self.way {
+            Way::Shm(_) => None,
+            Way::Udp { at, secrets, .. } => Some(secrets.ticket(number, *at, offset..end)),
+        }
+    }
+
     /// Fills `into` from `offset` on.
     ///
     /// # Errors
@@ -155,14 +169,14 @@ impl Region {
                 let _ = bytes_of(grant).read(offset, into);
                 self.check_host(grant)
             }
-            Way::Udp(channels) if into.len() > SINGLE_BYTES => {
+            Way::Udp { channels, .. } if into.len() > SINGLE_BYTES => {
                 let turns = (offset..).step_by(TURN_BYTES).zip(into.chunks_mut(TURN_BYTES));
                 turns
                     .into_iter()
                     .try_for_each(|(at, turn)| self.done(lock(channels).rdma_read(at, turn)))
             }
-            Way::Udp(_) if into.is_empty() => Ok(()),
-            Way::Udp(channels) => self.done(lock(channels).read(offset, into)),
+            Way::Udp { .. } if into.is_empty() => Ok(()),
+            Way::Udp { channels, .. } => self.done(lock(channels).read(offset, into)),
         }
     }
 
@@ -177,14 +191,14 @@ impl Region {
                 let _ = bytes_of(grant).write(offset, from);
                 self.check_host(grant)
             }
-            Way::Udp(channels) if from.len() > SINGLE_BYTES => {
+            Way::Udp { channels, .. } if from.len() > SINGLE_BYTES => {
                 let turns = (offset..).step_by(TURN_BYTES).zip(from.chunks(TURN_BYTES));
                 turns
                     .into_iter()
                     .try_for_each(|(at, turn)| self.done(lock(channels).rdma_write(at, turn)))
             }
-            Way::Udp(_) if from.is_empty() => Ok(()),
-            Way::Udp(channels) => self.done(lock(channels).write(offset, from)),
+            Way::Udp { .. } if from.is_empty() => Ok(()),
+            Way::Udp { channels, .. } => self.done(lock(channels).write(offset, from)),
         }
     }
 
@@ -197,7 +211,7 @@ impl Region {
         self.check(offset, from.len())?;
         match &self.way {
             Way::Shm(_) => self.write(offset, from),
-            Way::Udp(channels) => {
+            Way::Udp { channels, .. } => {
                 let mut channels = lock(channels);
                 let parts = (offset..).step_by(SINGLE_BYTES).zip(from.chunks(SINGLE_BYTES));
                 parts.into_iter().try_for_each(|(at, part)| self.done(channels.post(at, part)))
@@ -215,7 +229,7 @@ impl Region {
                 std::sync::atomic::fence(Ordering::SeqCst);
                 self.check_host(grant)
             }
-            Way::Udp(channels) => self.done(lock(channels).fence()),
+            Way::Udp { channels, .. } => self.done(lock(channels).fence()),
         }
     }
 
@@ -233,7 +247,7 @@ impl Region {
                 let word = u64::from_le(word.load(Ordering::Acquire));
                 self.check_host(grant).map(|()| word)
             }
-            Way::Udp(channels) => {
+            Way::Udp { channels, .. } => {
                 let mut word = [0; 8];
                 self.done(lock(channels).read(offset, &mut word))?;
                 Ok(u64::from_le_bytes(word))
@@ -254,7 +268,9 @@ impl Region {
                 at.store(word.to_le(), Ordering::Release);
                 self.check_host(grant)
             }
-            Way::Udp(channels) => self.done(lock(channels).write(offset, &word.to_le_bytes())),
+            Way::Udp { channels, .. } => {
+                self.done(lock(channels).write(offset, &word.to_le_bytes()))
+            }
         }
     }
 
@@ -267,7 +283,7 @@ impl Region {
                 self.check(offset, len).ok()?;
                 bytes_of(grant).at(offset, len)
             }
-            Way::Udp(_) => None,
+            Way::Udp { .. } => None,
         }
     }
 
@@ -278,7 +294,7 @@ impl Region {
     pub fn check_lost(&self) -> Result<(), RegionError> {
         match &self.way {
             Way::Shm(grant) => self.check_host(grant),
-            Way::Udp(_) => Ok(()),
+            Way::Udp { .. } => Ok(()),
         }
     }
 
@@ -322,7 +338,11 @@ fn bytes_of(grant: &WatchedGrant) -> SharedBytes {
 }
 
 /// Reads the last byte: a smaller region refuses. False if there is no answer within `timeout`.
-fn probe(channels: &mut Channels, len_bytes: u64, timeout: Duration) -> Result<bool, ChannelError> {
+pub(super) fn probe(
+    channels: &mut Channels,
+    len_bytes: u64,
+    timeout: Duration,
+) -> Result<bool, ChannelError> {
     let started = Instant::now();
     channels.start_read(0, len_bytes - 1, 1)?;
     loop {

@@ -1,6 +1,7 @@
 //! The donor's table of grants: the slabs of each grant, and its key.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
@@ -73,6 +74,26 @@ impl GrantTable {
         assert!(old.is_none(), "{id:?} inserted twice");
         self.ended.remove(&id);
         self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Inserts a grant of slabs of another one, of the same recipient: it ends by itself, and they
+    /// stay the other's. False if there is no such grant or slab, or the id is taken.
+    #[must_use]
+    pub fn insert_part(
+        &mut self,
+        (id, key): (GrantId, GrantKey),
+        of: GrantId,
+        slabs: Range<usize>,
+    ) -> bool {
+        let Some(entry) = self.grants.get(&of).filter(|_| !self.grants.contains_key(&id)) else {
+            return false;
+        };
+        let recipient = entry.recipient;
+        let shared: Option<Vec<Slab>> =
+            entry.slabs().get(slabs).and_then(|slabs| slabs.iter().map(Slab::share).collect());
+        let Some(shared) = shared.filter(|slabs| !slabs.is_empty()) else { return false };
+        self.insert_of(recipient, id, key, shared);
+        true
     }
 
     /// Ends a grant: no access reaches its slabs from then on. Its id is remembered until

@@ -138,6 +138,12 @@ impl Slab {
         self.file.try_clone()
     }
 
+    /// Returns the same slab once more; `None`: this process has too many descriptors.
+    pub(super) fn share(&self) -> Option<Self> {
+        let (file, mapping) = (self.file().ok()?, Arc::clone(&self.mapping));
+        Some(Self { file, slot: self.slot, mapping })
+    }
+
     /// Sets its position in the pool's devices.
     pub(super) fn at(self, slot: DeviceSlot) -> Self {
         Self { slot: Some(slot), ..self }

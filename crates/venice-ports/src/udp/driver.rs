@@ -74,7 +74,7 @@ impl UdpDriver {
     /// # Errors
     /// Fails if the socket cannot be made.
     pub fn new(local: SocketAddr, config: InitiatorConfig) -> Result<Self, PortError> {
-        Self::make(local, config, false)
+        Self::make(UdpSocket::bind(local)?, config, false)
     }
 
     /// Makes an initiator on a socket of its own that seals every datagram. The seal covers more
@@ -84,7 +84,7 @@ impl UdpDriver {
     /// Fails if the socket cannot be made.
     pub fn sealed(local: SocketAddr, mut config: InitiatorConfig) -> Result<Self, PortError> {
         config.link.checksum = false;
-        Self::make(local, config, true)
+        Self::make(UdpSocket::bind(local)?, config, true)
     }
 
     /// Makes a driver with one peer, sealed if there is a key.
@@ -98,27 +98,35 @@ impl UdpDriver {
         address: SocketAddr,
         named: Option<SealedAs>,
     ) -> Result<(Self, PeerIndex), PortError> {
+        Self::towards_by(UdpSocket::bind(local)?, config, donor, address, named)
+    }
+
+    /// Makes a driver with one peer on a socket, sealed if there is a key.
+    ///
+    /// # Errors
+    /// Fails if the system refuses what the driver needs beside the socket.
+    pub fn towards_by(
+        socket: UdpSocket,
+        mut config: InitiatorConfig,
+        donor: NodeId,
+        address: SocketAddr,
+        named: Option<SealedAs>,
+    ) -> Result<(Self, PeerIndex), PortError> {
         let now_ns = monotonic_ns();
-        match named {
-            None => {
-                let mut driver = Self::new(local, config)?;
-                let peer = driver.add_peer(now_ns, donor, address)?;
-                Ok((driver, peer))
-            }
-            Some(named) => {
-                let mut driver = Self::sealed(local, config)?;
-                let peer = driver.add_sealed_peer(now_ns, donor, address, named)?;
-                Ok((driver, peer))
-            }
-        }
+        config.link.checksum &= named.is_none();
+        let mut driver = Self::make(socket, config, named.is_some())?;
+        let peer = match named {
+            None => driver.add_peer(now_ns, donor, address)?,
+            Some(named) => driver.add_sealed_peer(now_ns, donor, address, named)?,
+        };
+        Ok((driver, peer))
     }
 
     fn make(
-        local: SocketAddr,
+        socket: UdpSocket,
         config: InitiatorConfig,
         is_sealed: bool,
     ) -> Result<Self, PortError> {
-        let socket = UdpSocket::bind(local)?;
         let alarm = Alarm::new()?;
         let mut incoming = Incoming::new();
         incoming.set_has_frames(!is_sealed);

@@ -521,3 +521,23 @@ pub(super) fn done(called: Result<cl_int, OpenClError>) -> Result<(), Code> {
         Err(error) => Err(error.code()),
     }
 }
+
+/// Makes a program of a binary or of SPIR-V.
+pub(super) fn load_program(
+    donor: &Donor,
+    context: *mut c_void,
+    is_il: bool,
+    binary: &[u8],
+) -> Result<*mut c_void, Code> {
+    let (library, device) = (donor.library, donor.device);
+    let len = binary.len();
+    if is_il {
+        let at = binary.as_ptr().cast();
+        return created(|code| call!(library, clCreateProgramWithIL(context, at, len, code)));
+    }
+    let mut at = binary.as_ptr();
+    let (at, len, device) = (&raw mut at, &raw const len, &raw const device);
+    created(|code| {
+        call!(library, clCreateProgramWithBinary(context, 1, device, len, at, null_mut(), code))
+    })
+}

@@ -3,18 +3,20 @@
 //! | file | contents |
 //! |---|---|
 //! | `execute`, `boxes` | commands on the driver |
-//! | `build` | the thread that compiles |
+//! | `build`, `fetch` | the threads that compile, and that fetch from other donors |
 //! | `watch` | ends of commands, from the driver's threads |
 //! | `objects`, `extents` | what connections own |
-//! | `describe`, `output` | the device's description; what kernels print |
+//! | `describe`, `trial`, `output` | the device's description; what kernels print |
 
 mod boxes;
 mod build;
 mod describe;
 mod execute;
 mod extents;
+mod fetch;
 mod objects;
 mod output;
+mod trial;
 mod watch;
 
 use std::cell::RefCell;
@@ -31,21 +33,25 @@ use venice_service::wire::MAX_PAYLOAD_BYTES;
 use venice_service::{
     Answer, ConnectionId, HostContext, Request, Service, ServiceEntry, ServiceLimits, Status,
 };
+use venice_wire::SLAB_BYTES;
 
 use self::build::{Build, Builder, Built, Handle, Outcome, Step};
-use self::execute::{Executor, created, done};
+use self::execute::{Executor, done, load_program};
 use self::extents::Extents;
+use self::fetch::{Fetch, Fetched, Fetcher};
 use self::objects::{Kind, Objects, Owned};
 use self::output::Output;
+use self::trial::works_in_region;
 use self::watch::{Brought, Ended, Inbox, Watched};
 use super::SERVICE;
 use super::library::{Library, call};
 use super::options::OpenClOptions;
 use super::wire::{
-    ANSWER_BYTES, BinaryRequest, Blob, BuildKind, BuildRequest, BuildResult, Command, CommandKind,
-    Description, Notice, Place, Reader, Times, VERSION, decode, encode, opcode,
+    ANSWER_BYTES, AdmitRequest, BinaryRequest, Blob, BuildKind, BuildRequest, BuildResult, Command,
+    CommandKind, Description, FetchRequest, Malformed, Notice, Place, Reader, Times, VERSION,
+    decode, encode, opcode,
 };
-use crate::region::{RegionHost, key_of};
+use crate::region::{RegionHost, Ticket, key_of};
 
 /// The service in the list of a program that hosts it.
 pub const ENTRY: ServiceEntry = ServiceEntry { name: SERVICE, make };
@@ -69,7 +75,7 @@ pub(crate) struct Donor {
     platform: cl_platform_id,
     device: cl_device_id,
     inbox: Arc<Inbox>,
-    region: RegionHost,
+    region: Arc<RegionHost>,
     extents: RefCell<Extents>,
 }
 
@@ -135,6 +141,8 @@ struct Connection {
     pending: BTreeSet<u64>,
     /// Launched kernels among them, for their output.
     running: BTreeSet<u64>,
+    /// Fetches that have not ended.
+    fetches: usize,
 }
 
 impl Connection {
@@ -179,11 +187,13 @@ impl Connection {
 struct OpenCl {
     donor: Donor,
     builder: Builder,
+    fetcher: Option<Fetcher>,
     output: Output,
     /// Polls the inbox and the output.
     wake: OwnedFd,
     connections: BTreeMap<ConnectionId, Connection>,
-    /// Ended connections whose last commands still run, with the number of their queues.
+    /// Ended connections whose last commands and fetches still run, with the number of their queues
+    /// and fetches.
     leaving: BTreeMap<ConnectionId, usize>,
     answers: VecDeque<(Answer, Vec<u8>)>,
     description: Vec<u8>,
@@ -201,7 +211,7 @@ fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
         format!("no device {} of platform '{}' in the host", options.place, options.platform)
     })?;
     let key = key_of(context.spec.secret.as_bytes());
-    let region = RegionHost::serve(context, key, options.bytes)?;
+    let region = Arc::new(RegionHost::serve(context, key, options.bytes)?);
     let inbox = Inbox::new().map_err(|error| text(&error))?;
     let donor = Donor {
         library,
@@ -221,6 +231,7 @@ impl OpenCl {
         let inbox = Arc::clone(&donor.inbox);
         let files_dir = files.display().to_string();
         let builder = Builder::start(donor.library, donor.device, files, Arc::clone(&inbox))?;
+        let fetcher = Fetcher::start(&donor.region, &inbox)?;
         let output = Output::take_over()?;
         let wake = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for fd in [inbox.bell(), output.fd()] {
@@ -235,10 +246,12 @@ impl OpenCl {
             region_port: donor.region.udp_port(),
             files_dir,
             has_placed_buffers: works_in_region(&donor),
+            can_fetch: fetcher.is_some(),
         };
         Ok(Self {
             donor,
             builder,
+            fetcher,
             output,
             wake,
             connections: BTreeMap::new(),
@@ -307,6 +320,60 @@ impl OpenCl {
         match self.donor.extents.borrow_mut().reserve(connection, bytes) {
             Some(offset) => (Status::OK, encode(&offset)),
             None => (Status::BUSY, Vec::new()),
+        }
+    }
+
+    fn admit(&self, connection: ConnectionId, payload: &[u8]) -> Status {
+        let Ok(AdmitRequest { number, place: Place { offset, bytes } }) = decode(payload) else {
+            return Status::MALFORMED;
+        };
+        let is_own = bytes > 0 && self.donor.place(connection, offset, bytes).is_some();
+        if is_own && self.donor.region.admit(number, offset, bytes) {
+            Status::OK
+        } else {
+            Status::MALFORMED
+        }
+    }
+
+    fn revoke(&self, payload: &[u8]) -> Status {
+        match decode(payload) {
+            Ok(number) => {
+                self.donor.region.revoke(number);
+                Status::OK
+            }
+            Err(Malformed) => Status::MALFORMED,
+        }
+    }
+
+    /// Gives a fetch to the thread; returns the answer if there is one at once.
+    fn fetch(&mut self, connection: ConnectionId, request: u64, payload: &[u8]) -> Option<Status> {
+        let Ok(asked) = decode::<FetchRequest<'_>>(payload) else { return Some(Status::MALFORMED) };
+        let (Ok(address), Place { offset, bytes }) = (asked.address.parse(), asked.place) else {
+            return Some(Status::MALFORMED);
+        };
+        let is_whole = asked.window_bytes.is_multiple_of(SLAB_BYTES);
+        if !is_whole || self.donor.place(connection, offset, bytes).is_none() {
+            return Some(Status::MALFORMED);
+        }
+        let FetchRequest { number, window_bytes, start, key, seal, .. } = asked;
+        let ticket = Ticket { number, address, window_bytes, start, key, seal };
+        let fetch = Fetch { connection, request, ticket, offset, bytes };
+        let is_taken = self.fetcher.as_ref().is_some_and(|fetcher| fetcher.put(fetch));
+        let Some(state) = self.connections.get_mut(&connection).filter(|_| is_taken) else {
+            return Some(Status::BUSY);
+        };
+        state.fetches += 1;
+        None
+    }
+
+    fn fetched(&mut self, fetched: Fetched) {
+        let Fetched { connection, request, failed } = fetched;
+        match self.connections.get_mut(&connection) {
+            Some(state) => {
+                state.fetches -= 1;
+                self.answer(connection, request, Status::OK, encode(&failed));
+            }
+            None => self.handle_farewell(connection),
         }
     }
 
@@ -460,7 +527,7 @@ impl OpenCl {
 
     /// Lets the last commands of a connection that is gone end before its memory has another use.
     fn leave(&mut self, connection: ConnectionId, state: &Connection) {
-        let mut queues = 0;
+        let mut queues = state.fetches;
         for queue in state.objects.queues() {
             let mut event: cl_event = null_mut();
             let marked = done(call!(
@@ -546,6 +613,12 @@ impl Service for OpenCl {
         let Request { connection, id, opcode, payload } = request;
         self.look_ns.get_or_insert(now_ns + LOOK_NS);
         let (status, answer) = match opcode {
+            opcode::ADMIT => (self.admit(connection, payload), Vec::new()),
+            opcode::REVOKE => (self.revoke(payload), Vec::new()),
+            opcode::FETCH => match self.fetch(connection, id, payload) {
+                None => return,
+                Some(status) => (status, Vec::new()),
+            },
             opcode::DESCRIBE => match decode::<u16>(payload) {
                 Ok(VERSION) => (Status::OK, self.description.clone()),
                 Ok(_) | Err(_) => (Status::MALFORMED, Vec::new()),
@@ -614,6 +687,7 @@ impl Service for OpenCl {
                     }
                 }
                 Brought::Built(built) => self.built(built),
+                Brought::Fetched(fetched) => self.fetched(fetched),
             }
         }
     }
@@ -629,26 +703,6 @@ impl Service for OpenCl {
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.wake.as_fd())
     }
-}
-
-/// Makes a program of a binary or of SPIR-V.
-fn load_program(
-    donor: &Donor,
-    context: *mut c_void,
-    is_il: bool,
-    binary: &[u8],
-) -> Result<*mut c_void, i32> {
-    let (library, device) = (donor.library, donor.device);
-    let len = binary.len();
-    if is_il {
-        let at = binary.as_ptr().cast();
-        return created(|code| call!(library, clCreateProgramWithIL(context, at, len, code)));
-    }
-    let mut at = binary.as_ptr();
-    let (at, len, device) = (&raw mut at, &raw const len, &raw const device);
-    created(|code| {
-        call!(library, clCreateProgramWithBinary(context, 1, device, len, at, null_mut(), code))
-    })
 }
 
 /// Returns the status of a command; `None` if the driver does not tell.
@@ -676,92 +730,4 @@ fn times_of(library: &Library, event: cl_event) -> Option<Times> {
         done(asked).ok()?;
     }
     Some(Times { ns })
-}
-
-/// True if the device works on buffers in place: what it stores in one that lies in the region is
-/// seen there without a transfer, and the reverse.
-fn works_in_region(donor: &Donor) -> bool {
-    let tried = || -> Result<bool, i32> {
-        const BYTES: u64 = 4096;
-        let (library, device) = (donor.library, donor.device);
-        let class = library.device_info(device, opencl_sys::CL_DEVICE_TYPE);
-        let class = class.map(|value| super::library::number(&value)).unwrap_or(0);
-        if class & opencl_sys::CL_DEVICE_TYPE_CPU == 0 {
-            return Ok(false);
-        }
-        let nobody = ConnectionId(u64::MAX);
-        let offset = donor.extents.borrow_mut().reserve(nobody, BYTES).ok_or(CL_INVALID_VALUE)?;
-        let at = donor.place(nobody, offset, BYTES).ok_or(CL_INVALID_VALUE)?;
-        let placed = fill_in_place(library, device, at.cast(), BYTES as usize);
-        donor.give_back(nobody, offset);
-        placed
-    };
-    tried().unwrap_or(false)
-}
-
-fn fill_in_place(
-    library: &'static Library,
-    device: cl_device_id,
-    at: *mut u8,
-    bytes: usize,
-) -> Result<bool, i32> {
-    let make = |kind, raw| Owned::new(library, kind, raw);
-    let device = &raw const device;
-    let context = make(
-        Kind::Context,
-        created(|code| {
-            call!(library, clCreateContext(std::ptr::null(), 1, device, None, null_mut(), code))
-        })?,
-    );
-    // SAFETY: the caller passes the address of a device that its platform has.
-    let device = unsafe { *device };
-    let queue = make(
-        Kind::Queue,
-        created(|code| call!(library, clCreateCommandQueue(context.raw(), device, 0, code)))?,
-    );
-    let flags = opencl_sys::CL_MEM_USE_HOST_PTR;
-    let buffer = make(
-        Kind::Memory,
-        created(|code| {
-            call!(library, clCreateBuffer(context.raw(), flags, bytes, at.cast(), code))
-        })?,
-    );
-    static PATTERN: u8 = 0xA7;
-    let pattern = (&raw const PATTERN).cast();
-    done(call!(
-        library,
-        clEnqueueFillBuffer(
-            queue.raw(),
-            buffer.raw(),
-            pattern,
-            1,
-            0,
-            bytes,
-            0,
-            std::ptr::null(),
-            null_mut()
-        )
-    ))?;
-    done(call!(library, clFinish(queue.raw())))?;
-    let mut read = 0_u8;
-    // SAFETY: the caller's range has `bytes` bytes, which nobody else uses.
-    let is_stored = unsafe { at.add(bytes - 1).read_volatile() == PATTERN };
-    // SAFETY: as above.
-    unsafe { at.write_volatile(!PATTERN) };
-    let into = (&raw mut read).cast();
-    done(call!(
-        library,
-        clEnqueueReadBuffer(
-            queue.raw(),
-            buffer.raw(),
-            1,
-            0,
-            1,
-            into,
-            0,
-            std::ptr::null(),
-            null_mut()
-        )
-    ))?;
-    Ok(is_stored && read == !PATTERN)
 }

@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use venice_service::ConnectionId;
 
 use super::build::Built;
+use super::fetch::Fetched;
 use super::objects::Owned;
 use crate::opencl::library::{Library, OpenClError, call, check};
 
@@ -23,6 +24,8 @@ pub(super) enum Brought {
     Freed { connection: ConnectionId, id: u64 },
     /// A build has ended.
     Built(Built),
+    /// A fetch has ended.
+    Fetched(Fetched),
 }
 
 /// A command that has ended.

@@ -4,6 +4,7 @@
 //! that waits for nothing, but wants to be told, starts one by [`Session::receive_always`].
 
 mod arena;
+mod fetch;
 mod outbox;
 
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use venice_service::wire::{Entry, MAX_MESSAGE_BYTES, Message};
 use venice_service::{ClientError, ServiceClient, Status};
 
 use self::arena::Arena;
+pub use self::fetch::FetchError;
 use self::outbox::{Outbox, POLLS, RequestKind, Unanswered};
 use super::wire::{
     ANSWER_BYTES, Blob, Command, CommandKind, Description, Malformed, Notice, Place, Reader,

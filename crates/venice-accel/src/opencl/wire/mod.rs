@@ -12,12 +12,12 @@ mod programs;
 pub use self::code::{Field, Malformed, Reader};
 pub use self::commands::{Argument, Blob, Command, CommandKind, ImageShape, Notice, Place, Times};
 pub use self::programs::{
-    ArgumentInfo, BinaryRequest, BuildKind, BuildRequest, BuildResult, Description, Header,
-    ImageFormats, KernelInfo, Parameter,
+    AdmitRequest, ArgumentInfo, BinaryRequest, BuildKind, BuildRequest, BuildResult, Description,
+    FetchRequest, Header, ImageFormats, KernelInfo, Parameter,
 };
 
 /// Version of the messages; both ends have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Longest data in a command or a notice, in bytes; longer ones lie in the region.
 pub const INLINE_BYTES: usize = 16 << 10;
 /// Longest part of an answer that a payload carries; a longer answer lies in the region.
@@ -43,6 +43,13 @@ pub mod opcode {
     pub const BINARY: u16 = 8;
     /// Answered once everything before it has been given to the driver.
     pub const SYNC: u16 = 9;
+    /// Makes a ticket for a part of the region valid; payload: [`super::AdmitRequest`].
+    pub const ADMIT: u16 = 10;
+    /// Makes a ticket void; payload: its number.
+    pub const REVOKE: u16 = 11;
+    /// Fetches bytes from another donor's region; payload: [`super::FetchRequest`]. Answered when
+    /// they are here, or with the reason why they are not: an optional text.
+    pub const FETCH: u16 = 12;
 }
 
 /// Encodes a value.

@@ -1,7 +1,7 @@
 //! Programs, kernels, and the description of the device.
 
 use super::code::{Field, Malformed, Reader, messages};
-use super::commands::Blob;
+use super::commands::{Blob, Place};
 
 messages! {
     /// A parameter with its value, as `clGet...Info` returns it.
@@ -38,6 +38,34 @@ messages! {
         pub files_dir: String,
         /// True if buffers may lie in the region: the device works on the donor's own memory.
         pub has_placed_buffers: bool,
+        /// True if the host can fetch bytes from other donors.
+        pub can_fetch: bool,
+    }
+
+    /// A ticket for a part of the region.
+    pub struct AdmitRequest {
+        /// Its number.
+        pub number: u64,
+        /// The part, within a reserved range.
+        pub place: Place,
+    }
+
+    /// A part of another donor's region, by a ticket.
+    pub struct FetchRequest<'a> {
+        /// Number of the ticket.
+        pub number: u64,
+        /// Address of the region: host and port.
+        pub address: &'a str,
+        /// Bytes that the ticket opens: whole slabs.
+        pub window_bytes: u64,
+        /// First byte of the part in there.
+        pub start: u64,
+        /// Key of accesses.
+        pub key: u64,
+        /// Key of datagrams; `None`: they are plain.
+        pub seal: Option<[u8; 32]>,
+        /// Destination, within a reserved range.
+        pub place: Place,
     }
 
     /// A program of a binary or of SPIR-V.
