@@ -28,6 +28,9 @@ const BULK: ServiceEntry = ServiceEntry {
     },
 };
 
+/// Number of the tests' ticket.
+const TICKET: u64 = 77;
+
 struct Bulk {
     region: RegionHost,
     answers: VecDeque<(Answer, Vec<u8>)>,
@@ -60,6 +63,13 @@ impl Service for Bulk {
             // Discards a range.
             3 => {
                 assert!(self.region.discard(number(0), number(8) as usize));
+                Vec::new()
+            }
+            // Admits the ticket of the tests to a range: 1 if it is valid now.
+            4 => vec![u8::from(self.region.admit(TICKET, number(0), number(8)))],
+            // Makes it void.
+            5 => {
+                self.region.revoke(TICKET);
                 Vec::new()
             }
             // Ends without a word.

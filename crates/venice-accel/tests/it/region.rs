@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use venice_accel::region::{Region, RegionError};
+use venice_accel::region::{Region, RegionError, Ticket, TicketReader};
+use venice_ports::udp::UdpSocket;
 use venice_rack::types::ServiceAccess;
 use venice_service::{HostEvent, ServiceClient};
 use venice_wire::{GrantId, SLAB_BYTES};
@@ -74,6 +75,49 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
                 .prop_map(|(at, word)| Op::Word { offset: at * 8, word }),
         ];
     proptest::collection::vec(op, 1..30)
+}
+
+#[test]
+fn ticket_opens_its_slabs() {
+    const TICKET: u64 = 77;
+    for port in [Port::PlainUdp, Port::SealedUdp] {
+        let mut bulk = Bulk::start(port, 64);
+        let region = bulk.open(64).unwrap();
+        let (start, len) = (SLAB_BYTES + 4000, 3 << 20);
+        let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        region.write(start, &bytes).unwrap();
+        let ticket = region.ticket(TICKET, start, len).unwrap();
+        let within = Duration::from_millis(500);
+        let open = |ticket: Ticket| {
+            let socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            TicketReader::open(socket, ticket, within)
+        };
+        open(ticket.clone()).unwrap_err();
+        assert_eq!(bulk.call(4, start, 1 << 40), [0], "beyond the end");
+        assert_eq!(bulk.call(4, start, len), [1]);
+        assert_eq!(bulk.call(4, start, len), [0], "the number is taken");
+        let mut reader = open(ticket.clone()).unwrap();
+        let mut read = vec![0; bytes.len()];
+        reader.read(0, &mut read).unwrap();
+        assert!(read == bytes);
+        reader.read(SLAB_BYTES, &mut read).unwrap_err();
+        // Another number, key or length opens nothing.
+        for wrong in [
+            Ticket { number: 78, ..ticket.clone() },
+            Ticket { key: ticket.key ^ 1, ..ticket.clone() },
+            Ticket { window_bytes: 2 * SLAB_BYTES, ..ticket.clone() },
+        ] {
+            open(wrong).unwrap_err();
+        }
+        bulk.call(5, 0, 0);
+        reader.read(0, &mut read).unwrap_err();
+        open(ticket).unwrap_err();
+        // The recipient's own way stays open.
+        region.read(start, &mut read).unwrap();
+        assert!(read == bytes);
+    }
+    let bulk = Bulk::start(Port::Shm, 16);
+    assert_eq!(bulk.open(16).unwrap().ticket(TICKET, 0, 16), None);
 }
 
 #[test]

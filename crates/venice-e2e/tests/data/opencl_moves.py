@@ -111,7 +111,11 @@ def steady():
                 worker.round()
             worker.check()
         except cl.Error as failure:
-            is_lost = failure.code == cl.status_code.DEVICE_NOT_AVAILABLE
+            # The second one is that of a command which waits for a failed one.
+            is_lost = failure.code in (
+                cl.status_code.DEVICE_NOT_AVAILABLE,
+                cl.status_code.EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST,
+            )
             failures.append(4 if is_lost else 3)
             if not is_lost:
                 raise
@@ -124,6 +128,7 @@ def steady():
     ready()
     [thread.join() for thread in threads]
     if failures:
+        print("failed", len(failures))
         sys.exit(min(failures))
     print("right", sum(worker.count for worker in workers))
 

@@ -132,6 +132,32 @@ fn devices_move_in_use_over_udp() {
     devices_move(Port::Udp);
 }
 
+fn others_go_on(port: Port) {
+    let Some(mut moving) = Moving::start("steady", port, 2, 2) else { return };
+    moving.kill_host("node2");
+    wait_for("the loss to be told", LIMIT, || {
+        moving.running.stderr_so_far().contains("is lost").then_some(())
+    });
+    assert!(moving.running.is_running());
+    let outcome = moving.stop();
+    assert_eq!(
+        (outcome.code(), &outcome.stdout[..]),
+        (4, &b"failed 1\n"[..]),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn others_go_on_over_shm() {
+    others_go_on(Port::Shm);
+}
+
+#[test]
+fn others_go_on_over_udp() {
+    others_go_on(Port::Udp);
+}
+
 #[test]
 fn mapped_buffer_delays_move() {
     let Some(moving) = Moving::start("mapped", Port::Shm, 1, 2) else { return };
