@@ -216,7 +216,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use venice_rack::types::ServiceAccess;
+    use venice_control::ServiceAccess;
 
     const LONG: Duration = Duration::from_secs(60);
     const GRANT: GrantId = GrantId(3);
@@ -251,6 +251,7 @@ mod tests {
     fn move_waits_for_all_drivers() {
         let (_dir, drivers) = drivers();
         assert_eq!(drivers.ask(&step(4), LONG), Answer::Moved);
+        drivers.give_up(GRANT);
         let mut both = [connect(&drivers), connect(&drivers)];
         let (moved, kept) = (
             FromDriver::Moved { grant: GRANT },
