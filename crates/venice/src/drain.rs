@@ -141,7 +141,8 @@ EXAMPLES:
 
 The node gets no new grants until --undo, across restarts of its agent and of the Monitor Node. Memory
 that programs have there moves to other nodes while they run, as far as those have room, else to the
-program's own machine (--reclaim-to); `venice status` shows the progress. Some memory cannot move and
+program's own machine (--reclaim-to); OpenCL devices move to equal ones of other nodes, if those have
+some free. `venice status` shows the progress. Some memory cannot move and
 stays lent until its program ends: mapped memory (--mode window) of programs that may not use
 userfaultfd or are using devices; their `venice run` reports why. While it waits, the command lists the
 remaining recipients. If it is interrupted, the node goes on draining. `venice nodes` shows the node as

@@ -39,7 +39,8 @@ finds granted OpenCL devices, as platform Venice. If a grant is lost, for exampl
 with its node, this is reported, the command receives SIGTERM, and the exit code is 1; a lost OpenCL
 device fails the calls of the command instead. The same happens
 at the end of the notice period when a grant is preempted for a request of higher priority (another's
---preempt); the start of the notice is reported too. `venice resources` lists what is offered, `venice
+--preempt), unless it is an OpenCL device that can move to another node; the start of the notice is
+reported too. `venice resources` lists what is offered, `venice
 agent --offer` lends devices.";
 
 /// `venice get`
