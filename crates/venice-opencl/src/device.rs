@@ -11,10 +11,11 @@ use venice_accel::opencl::wire::{Notice, Parameter};
 use venice_accel::opencl::{PLATFORM_NAME, SERVICE};
 use venice_rack::types::ServiceAccess;
 
-use crate::call::{Done, Out, array, code, store};
+use crate::call::{Done, Out, code, store};
 use crate::event::Event;
 use crate::object::{Object, Shared, bodies};
 use crate::output;
+use crate::part::Part;
 
 /// Variables in which `venice run` and `venice get` describe the grants.
 const ENDPOINTS: &str = "VENICE_GRANT_ENDPOINTS";
@@ -74,6 +75,8 @@ pub struct Device {
     /// Errors of objects that could not be made, by id.
     failures: Mutex<HashMap<u64, cl_int>>,
     background: Once,
+    /// What it is a part of.
+    part: Option<Part>,
 }
 
 static PLATFORM: LazyLock<Option<Shared<Platform>>> = LazyLock::new(open);
@@ -128,10 +131,38 @@ impl Device {
             leaving: Mutex::default(),
             failures: Mutex::default(),
             background: Once::new(),
+            part: None,
         });
         let sink = DeviceSink { device: Arc::downgrade(&device) };
         device.session.set_sink(Arc::new(sink));
         device
+    }
+
+    /// Makes a part of a device: it shares all but its parameters with the whole.
+    pub fn new_part(part: Part, told: &[Parameter]) -> Shared<Self> {
+        let (index, session) = (part.whole.index, Arc::clone(&part.whole.session));
+        let mut parameters = part.parent.parameters.clone();
+        parameters.extend(told.iter().map(|Parameter { name, value }| (*name, value.clone())));
+        Object::new(Self {
+            index,
+            session,
+            parameters,
+            pending: Mutex::default(),
+            leaving: Mutex::default(),
+            failures: Mutex::default(),
+            background: Once::new(),
+            part: Some(part),
+        })
+    }
+
+    /// Returns what it is a part of.
+    pub fn part(&self) -> Option<&Part> {
+        self.part.as_ref()
+    }
+
+    /// Returns the device that it is a part of, or itself.
+    fn whole(&self) -> &Device {
+        self.part.as_ref().map_or(self, |part| &part.whole)
     }
 
     /// Returns its bit in masks.
@@ -155,13 +186,16 @@ impl Device {
     }
 
     /// Returns the version of OpenCL that it has.
-    fn version(&self) -> (u32, u32) {
+    pub fn version(&self) -> (u32, u32) {
         let text = self.parameter(CL_DEVICE_VERSION).map(venice_accel::opencl::library::text);
         text.as_deref().and_then(version_of).unwrap_or((1, 2))
     }
 
     /// Adds an event that a notice is to come for. Of a lost device it fails at once.
     pub fn expect(&self, event: &Shared<Event>) {
+        if let Some(part) = &self.part {
+            return part.whole.expect(event);
+        }
         self.pending().insert(event.id, Arc::clone(event));
         if self.session.why_lost().is_some() {
             self.fail_pending();
@@ -170,23 +204,23 @@ impl Device {
 
     /// Forgets an event whose command was not sent.
     pub fn forget(&self, event: &Event) {
-        drop(self.pending().remove(&event.id));
+        drop(self.whole().pending().remove(&event.id));
     }
 
     /// Takes notices in even while the program waits for nothing here.
     pub fn receive_always(&self) {
-        self.background.call_once(|| self.session.receive_always());
+        self.whole().background.call_once(|| self.session.receive_always());
     }
 
     /// Frees the place of a buffer once the donor has no more use for it.
     pub fn free_later(&self, id: u64, place: u64) {
-        lock(&self.leaving).insert(id, place);
+        lock(&self.whole().leaving).insert(id, place);
         self.session.release(id);
     }
 
     /// Returns the error of the making of an object.
     pub fn failure(&self, id: u64) -> Option<cl_int> {
-        lock(&self.failures).get(&id).copied()
+        lock(&self.whole().failures).get(&id).copied()
     }
 
     fn pending(&self) -> MutexGuard<'_, HashMap<u64, Shared<Event>>> {
@@ -255,12 +289,10 @@ fn adapt(parameters: &mut HashMap<cl_device_info, Vec<u8>>, node: &str, is_mappe
     if !is_mapped {
         parameters.insert(CL_DEVICE_HOST_UNIFIED_MEMORY, 0_u32.to_le_bytes().to_vec());
     }
-    // No native kernels, no sub-devices, no shared virtual memory, no pipes, no device queues.
+    // No native kernels, no shared virtual memory, no pipes, no device queues.
     let kernels = CL_EXEC_KERNEL;
     parameters.insert(CL_DEVICE_EXECUTION_CAPABILITIES, kernels.to_le_bytes().to_vec());
     for (name, bytes) in [
-        (CL_DEVICE_PARTITION_MAX_SUB_DEVICES, 4),
-        (CL_DEVICE_PARTITION_AFFINITY_DOMAIN, 8),
         (CL_DEVICE_SVM_CAPABILITIES, 8),
         (CL_DEVICE_PIPE_SUPPORT, 4),
         (CL_DEVICE_MAX_PIPE_ARGS, 4),
@@ -274,12 +306,18 @@ fn adapt(parameters: &mut HashMap<cl_device_info, Vec<u8>>, node: &str, is_mappe
         (CL_DEVICE_MAX_ON_DEVICE_EVENTS, 4),
         (CL_DEVICE_MAX_NUM_SUB_GROUPS, 4),
         (CL_DEVICE_SUB_GROUP_INDEPENDENT_FORWARD_PROGRESS, 4),
-        (CL_DEVICE_BUILT_IN_KERNELS_WITH_VERSION, 0),
-        (CL_DEVICE_BUILT_IN_KERNELS, 1),
         (CL_DEVICE_PARTITION_TYPE, 0),
-        (CL_DEVICE_PARTITION_PROPERTIES, 8),
     ] {
         parameters.insert(name, vec![0; bytes]);
+    }
+    // Drivers before OpenCL 1.2 tell of none of these.
+    for (name, bytes) in [
+        (CL_DEVICE_BUILT_IN_KERNELS, 1),
+        (CL_DEVICE_PARTITION_MAX_SUB_DEVICES, 4),
+        (CL_DEVICE_PARTITION_AFFINITY_DOMAIN, 8),
+        (CL_DEVICE_PARTITION_PROPERTIES, 8),
+    ] {
+        parameters.entry(name).or_insert_with(|| vec![0; bytes]);
     }
 }
 
@@ -426,8 +464,8 @@ pub unsafe extern "C" fn device_info(
         unsafe {
             match name {
                 CL_DEVICE_PLATFORM => out.put_plain(&[Object::handle(platform()?)]),
-                CL_DEVICE_PARENT_DEVICE => out.put_plain(&[0_usize]),
-                CL_DEVICE_REFERENCE_COUNT => out.put_plain(&[1_u32]),
+                CL_DEVICE_PARENT_DEVICE => out.put_plain(&[device.parent()]),
+                CL_DEVICE_REFERENCE_COUNT => out.put_plain(&[device.program_references()]),
                 CL_DEVICE_AVAILABLE if device.session.why_lost().is_some() => {
                     out.put_plain(&[CL_FALSE])
                 }
@@ -435,35 +473,4 @@ pub unsafe extern "C" fn device_info(
             }
         }
     })
-}
-
-/// Devices live as long as the program: `clRetainDevice`, `clReleaseDevice`.
-pub unsafe extern "C" fn keep_device(handle: cl_device_id) -> cl_int {
-    code(|| Object::<Device>::get(handle).map(drop))
-}
-
-pub unsafe extern "C" fn create_sub_devices(
-    handle: cl_device_id,
-    _properties: *const cl_device_partition_property,
-    _room: cl_uint,
-    _devices: *mut cl_device_id,
-    _count: *mut cl_uint,
-) -> cl_int {
-    code(|| {
-        Object::<Device>::get(handle)?;
-        Err(CL_INVALID_VALUE)
-    })
-}
-
-/// Returns the devices of handles.
-///
-/// # Errors
-/// [`CL_INVALID_DEVICE`].
-///
-/// # Safety
-/// `first` is null or points to so many handles.
-pub unsafe fn devices_at(first: *const cl_device_id, count: cl_uint) -> Done<Vec<Shared<Device>>> {
-    // SAFETY: promised by the caller.
-    let handles = unsafe { array(first, count as usize) };
-    handles.iter().map(|handle| Object::<Device>::get(*handle)).collect()
 }

@@ -165,6 +165,15 @@ fn check_desc(
     }
     let is_of_buffer = shape.kind == CL_MEM_OBJECT_IMAGE1D_BUFFER;
     let may_have_buffer = is_of_buffer || shape.kind == CL_MEM_OBJECT_IMAGE2D;
+    let has_pitch = |device: &Shared<crate::device::Device>| {
+        device.number(CL_DEVICE_IMAGE_PITCH_ALIGNMENT) != 0
+    };
+    if shape.kind == CL_MEM_OBJECT_IMAGE2D
+        && shape.buffer != 0
+        && !context.devices.iter().any(has_pitch)
+    {
+        return Err(CL_INVALID_OPERATION);
+    }
     if (is_of_buffer && shape.buffer == 0)
         || (!may_have_buffer && shape.buffer != 0)
         || desc.num_mip_levels != 0

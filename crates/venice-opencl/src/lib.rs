@@ -6,7 +6,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `call`, `object`, `dispatch` | the border to C: codes, handles, the table of functions |
-//! | `device`, `context`, `queue`, `event` | what commands go through |
+//! | `device`, `part`, `context`, `queue`, `event` | what commands go through |
 //! | `memory`, `transfer`, `map`, `image`, `coherence` | memory objects and their contents |
 //! | `program`, `sources`, `kernel` | programs, their files, their kernels |
 
@@ -22,6 +22,7 @@ mod map;
 mod memory;
 mod object;
 mod output;
+mod part;
 mod program;
 mod queue;
 mod sources;

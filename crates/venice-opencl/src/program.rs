@@ -7,15 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use opencl_sys::*;
 use venice_accel::opencl::session::SessionError;
 use venice_accel::opencl::wire::{
-    ANSWER_BYTES, BinaryRequest, Blob, BuildKind, BuildRequest, BuildResult, CommandKind, Header,
-    decode, encode, opcode,
+    ANSWER_BYTES, BinaryKind, BinaryRequest, Blob, BuildKind, BuildRequest, BuildResult,
+    CommandKind, Header, decode, encode, opcode,
 };
 
 use crate::call::{Done, Out, array, check_list, code, made, session_code, store, text};
 use crate::context::Context;
-use crate::device::{Device, devices_at};
+use crate::device::Device;
 use crate::event::plain;
 use crate::object::{Object, Shared, bodies, new_id};
+use crate::part::devices_at;
 use crate::sources::Sources;
 
 bodies! {
@@ -88,11 +89,14 @@ impl Program {
         Ok(())
     }
 
-    /// Loads a program of a binary or of SPIR-V at a device.
-    fn load_at(&self, device: &Shared<Device>, is_il: bool, binary: &[u8]) -> Done {
+    /// Loads a program that is no source text at a device, if it is not there.
+    fn load_at(&self, device: &Shared<Device>, kind: &BinaryKind, binary: &[u8]) -> Done {
+        if self.state().made_at & device.bit() != 0 {
+            return Ok(());
+        }
         let (id, context) = (self.id, self.context.id_at(device)?);
         let answer = device.session.with_blob(binary, |binary| {
-            let request = BinaryRequest { id, context, is_il, binary };
+            let request = BinaryRequest { id, context, kind: kind.clone(), binary };
             device.session.call(opcode::CREATE_PROGRAM, &encode(&request))
         });
         let status = decode::<i32>(&answer.map_err(session_code)?).unwrap_or(CL_INVALID_BINARY);
@@ -294,7 +298,7 @@ pub unsafe extern "C" fn create_program_with_source(
                 }
             }
             let source = String::from_utf8_lossy(&source).trim_end_matches('\0').to_owned();
-            let devices = context.devices.clone();
+            let devices = context.listed.clone();
             Ok(Object::hand_out(Program::new(&context, devices, Some(source), Vec::new())))
         })
     }
@@ -328,7 +332,11 @@ pub unsafe extern "C" fn create_program_with_binary(
                 let loaded = if lengths[at] == 0 || binaries[at].is_null() {
                     Err(CL_INVALID_VALUE)
                 } else {
-                    program.load_at(device, false, array(binaries[at], lengths[at]))
+                    program.load_at(
+                        device,
+                        &BinaryKind::Binary {},
+                        array(binaries[at], lengths[at]),
+                    )
                 };
                 if !statuses.is_null() {
                     statuses.add(at).write(loaded.err().unwrap_or(CL_SUCCESS));
@@ -360,9 +368,9 @@ pub unsafe extern "C" fn create_program_with_il(
                 return Err(CL_INVALID_OPERATION);
             }
             let il = array(il.cast::<u8>(), len).to_vec();
-            let program = Program::new(&context, context.devices.clone(), None, il);
+            let program = Program::new(&context, context.listed.clone(), None, il);
             for device in &context.devices {
-                program.load_at(device, true, &program.il)?;
+                program.load_at(device, &BinaryKind::Il {}, &program.il)?;
             }
             Ok(Object::hand_out(program))
         })
@@ -373,18 +381,33 @@ pub unsafe extern "C" fn create_program_with_built_in_kernels(
     context: cl_context,
     count: cl_uint,
     devices: *const cl_device_id,
-    _names: *const c_char,
+    names: *const c_char,
     stored: *mut cl_int,
 ) -> cl_program {
-    // SAFETY: the program passes so many devices, and null or a valid place.
+    // SAFETY: the program passes so many devices, a string, and null or a valid place.
     unsafe {
         made(stored, || {
             let context = Object::<Context>::get(context)?;
-            for device in devices_at(devices, count)? {
-                context.device(Object::handle(&device))?;
+            if count == 0 || devices.is_null() || names.is_null() {
+                return Err(CL_INVALID_VALUE);
             }
-            // Devices are described without built-in kernels.
-            Err(CL_INVALID_VALUE)
+            let (devices, names) = (devices_at(devices, count)?, text(names));
+            for device in &devices {
+                context.device(Object::handle(device))?;
+                let known = device.parameter(CL_DEVICE_BUILT_IN_KERNELS).unwrap_or_default();
+                let known = venice_accel::opencl::library::text(known);
+                if !names.split(';').all(|name| known.split(';').any(|it| it == name)) {
+                    return Err(CL_INVALID_VALUE);
+                }
+            }
+            let program = Program::new(&context, devices, None, Vec::new());
+            for device in &program.devices {
+                program.load_at(device, &BinaryKind::BuiltIn {}, names.as_bytes())?;
+                // Its kernels can be made without a build by the program: this one describes them. A
+                // driver that cannot build them makes none.
+                let _ = program.build_at(device, "", &Step::Build);
+            }
+            Ok(Object::hand_out(program))
         })
     }
 }
@@ -400,15 +423,19 @@ struct BuildCall {
 impl BuildCall {
     /// Builds at all devices at once.
     fn run(&self) -> Done {
+        // One build does for all parts of a device.
+        let mut devices: Vec<&Shared<Device>> = Vec::new();
         for device in &self.devices {
-            self.prepare(device)?;
+            if !devices.iter().any(|known| known.index == device.index) {
+                self.prepare(device)?;
+                devices.push(device);
+            }
         }
-        if let [device] = &self.devices[..] {
+        if let [device] = &devices[..] {
             return self.program.build_at(device, &self.options, &self.step);
         }
         let outcomes: Vec<Done> = std::thread::scope(|scope| {
-            let builds: Vec<_> = self
-                .devices
+            let builds: Vec<_> = devices
                 .iter()
                 .map(|device| {
                     scope.spawn(|| self.program.build_at(device, &self.options, &self.step))
@@ -552,7 +579,7 @@ pub unsafe extern "C" fn link_program(
             if input_count == 0 || inputs.is_null() || (notify.is_none() && !user.is_null()) {
                 return Err(CL_INVALID_VALUE);
             }
-            let devices = build_devices(&context.devices, count, devices)?;
+            let devices = build_devices(&context.listed, count, devices)?;
             let handles = array(inputs, input_count as usize);
             let inputs = handles.iter().map(|handle| Object::<Program>::get(*handle));
             let inputs = inputs.collect::<Done<Vec<_>>>()?;

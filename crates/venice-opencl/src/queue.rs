@@ -141,7 +141,8 @@ impl Object<Queue> {
         list: Vec<cl_queue_properties>,
     ) -> Done<Shared<Queue>> {
         let (id, at) = (new_id(), context.id_at(device)?);
-        let create = plain(CommandKind::CreateQueue { id, context: at, properties });
+        let part = device.part_id();
+        let create = plain(CommandKind::CreateQueue { id, context: at, part, properties });
         device.session.submit(&create).map_err(session_code)?;
         let (context, device) = (Shared::clone(context), Shared::clone(device));
         let order = Mutex::new(Order::Idle);

@@ -3,7 +3,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `execute`, `boxes` | commands on the driver |
-//! | `build` | the thread that compiles |
+//! | `build`, `programs` | the thread that compiles; programs that are no source text |
+//! | `parts` | parts of the device |
 //! | `watch` | ends of commands, from the driver's threads |
 //! | `objects`, `extents` | what connections own |
 //! | `describe`, `output` | the device's description; what kernels print |
@@ -15,6 +16,8 @@ mod execute;
 mod extents;
 mod objects;
 mod output;
+mod parts;
+mod programs;
 mod watch;
 
 use std::cell::RefCell;
@@ -42,8 +45,8 @@ use super::SERVICE;
 use super::library::{Library, call};
 use super::options::OpenClOptions;
 use super::wire::{
-    ANSWER_BYTES, BinaryRequest, Blob, BuildKind, BuildRequest, BuildResult, Command, CommandKind,
-    Description, Notice, Place, Reader, Times, VERSION, decode, encode, opcode,
+    ANSWER_BYTES, Blob, BuildKind, BuildRequest, BuildResult, Command, CommandKind, Description,
+    Notice, Place, Reader, Times, VERSION, decode, encode, opcode,
 };
 use crate::region::{RegionHost, key_of};
 
@@ -310,22 +313,6 @@ impl OpenCl {
         }
     }
 
-    fn create_program(&mut self, connection: ConnectionId, payload: &[u8]) -> (Status, Vec<u8>) {
-        let Ok(request) = decode::<BinaryRequest<'_>>(payload) else {
-            return (Status::MALFORMED, Vec::new());
-        };
-        let Some(state) = self.connections.get_mut(&connection) else {
-            return (Status::MALFORMED, Vec::new());
-        };
-        let made = state.objects.get(request.context, Kind::Context).and_then(|context| {
-            let binary = self.donor.blob(connection, &request.binary).ok_or(CL_INVALID_VALUE)?;
-            load_program(&self.donor, context, request.is_il, &binary)
-        });
-        let made = made.map(|raw| Owned::new(self.donor.library, Kind::Program, raw));
-        let code = state.objects.add(request.id, Kind::Program, made).err().unwrap_or(0);
-        (Status::OK, encode(&code))
-    }
-
     /// Gives a build to the builder. Returns the answer if there is one at once.
     fn build(&mut self, connection: ConnectionId, request: u64, payload: &[u8]) -> Option<Status> {
         let Ok(asked) = decode::<BuildRequest<'_>>(payload) else { return Some(Status::MALFORMED) };
@@ -575,6 +562,7 @@ impl Service for OpenCl {
                 Some(status) => (status, Vec::new()),
             },
             opcode::SYNC => (Status::OK, Vec::new()),
+            opcode::PARTITION => self.partition(connection, payload),
             _ => (Status::UNKNOWN_OPCODE, Vec::new()),
         };
         self.answer(connection, id, status, answer);
@@ -629,26 +617,6 @@ impl Service for OpenCl {
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.wake.as_fd())
     }
-}
-
-/// Makes a program of a binary or of SPIR-V.
-fn load_program(
-    donor: &Donor,
-    context: *mut c_void,
-    is_il: bool,
-    binary: &[u8],
-) -> Result<*mut c_void, i32> {
-    let (library, device) = (donor.library, donor.device);
-    let len = binary.len();
-    if is_il {
-        let at = binary.as_ptr().cast();
-        return created(|code| call!(library, clCreateProgramWithIL(context, at, len, code)));
-    }
-    let mut at = binary.as_ptr();
-    let (at, len, device) = (&raw mut at, &raw const len, &raw const device);
-    created(|code| {
-        call!(library, clCreateProgramWithBinary(context, 1, device, len, at, null_mut(), code))
-    })
 }
 
 /// Returns the status of a command; `None` if the driver does not tell.

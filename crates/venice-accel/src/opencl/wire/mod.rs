@@ -12,8 +12,8 @@ mod programs;
 pub use self::code::{Field, Malformed, Reader};
 pub use self::commands::{Argument, Blob, Command, CommandKind, ImageShape, Notice, Place, Times};
 pub use self::programs::{
-    ArgumentInfo, BinaryRequest, BuildKind, BuildRequest, BuildResult, Description, Header,
-    ImageFormats, KernelInfo, Parameter,
+    ArgumentInfo, BinaryKind, BinaryRequest, BuildKind, BuildRequest, BuildResult, Description,
+    Header, ImageFormats, KernelInfo, Parameter, PartInfo, PartitionRequest, PartitionResult,
 };
 
 /// Version of the messages; both ends have the same.
@@ -35,7 +35,7 @@ pub mod opcode {
     pub const RESERVE: u16 = 4;
     /// Gives a reserved range back; payload: offset.
     pub const GIVE_BACK: u16 = 5;
-    /// Makes a program of a binary or of SPIR-V; payload: [`super::BinaryRequest`].
+    /// Makes a program of what is no source text; payload: [`super::BinaryRequest`].
     pub const CREATE_PROGRAM: u16 = 6;
     /// Builds, compiles or links; payload: [`super::BuildRequest`], answer: [`super::BuildResult`].
     pub const BUILD: u16 = 7;
@@ -43,6 +43,8 @@ pub mod opcode {
     pub const BINARY: u16 = 8;
     /// Answered once everything before it has been given to the driver.
     pub const SYNC: u16 = 9;
+    /// Divides the device; payload: [`super::PartitionRequest`], answer: [`super::PartitionResult`].
+    pub const PARTITION: u16 = 10;
 }
 
 /// Encodes a value.

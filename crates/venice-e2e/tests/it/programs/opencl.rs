@@ -20,6 +20,8 @@ for program in bin/cl-*; do
     echo "$(basename $program) ${verdict:-ended with $?}"
 done
 "#;
+/// Prints what calls answer.
+const CALLS: &str = include_str!("opencl_calls.py");
 /// Keeps the endpoints of one port in the environment of a program, as if it ran on another machine.
 const OVER_UDP: &str = "
 import json, os, sys
@@ -87,6 +89,20 @@ fn piglit_passes_over_shm() {
 #[test]
 fn piglit_passes_over_udp() {
     piglit_passes(Port::Udp, true);
+}
+
+#[test]
+fn calls_answer_as_local() {
+    if !Path::new("/usr/lib/python3/dist-packages/pyopencl").exists() {
+        return eprintln!("SKIPPED: python3-pyopencl is not installed");
+    }
+    let rack = rack(Port::Shm);
+    let words = ["/usr/bin/python3", "-c", CALLS];
+    let mut local = Command::new(words[0]);
+    local.args(&words[1..]);
+    let local = output(local);
+    assert!(local.lines().count() > 8, "{local}");
+    assert_eq!(output(granted(&rack, false, &words)), local);
 }
 
 #[test]
