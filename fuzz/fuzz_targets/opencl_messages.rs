@@ -23,6 +23,8 @@ fuzz_target!(|bytes: &[u8]| {
         2 => round_trip::<BuildRequest<'_>>(bytes),
         3 => round_trip::<BuildResult>(bytes),
         4 => round_trip::<BinaryRequest<'_>>(bytes),
+        5 => round_trip::<PartitionRequest>(bytes),
+        6 => round_trip::<PartitionResult>(bytes),
         _ => round_trip::<Description>(bytes),
     }
 });

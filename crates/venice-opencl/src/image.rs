@@ -58,6 +58,16 @@ impl Image {
             .contains(&self.shape.kind)
     }
 
+    /// Returns the bytes from a layer or slice to the next one in memory with these pitches; 0 for an
+    /// image without. A layer of rows is the second dimension of regions.
+    pub fn layer_pitch(&self, [row, slice]: [u64; 2]) -> u64 {
+        match (self.has_slices(), self.shape.kind) {
+            (false, _) => 0,
+            (true, CL_MEM_OBJECT_IMAGE1D_ARRAY) => row,
+            (true, _) => slice,
+        }
+    }
+
     /// Returns the pitches of the program's memory.
     pub fn host_pitches(&self) -> [u64; 2] {
         let [width, height, _] = self.shape.extent();

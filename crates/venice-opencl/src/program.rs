@@ -8,7 +8,7 @@ use opencl_sys::*;
 use venice_accel::opencl::session::SessionError;
 use venice_accel::opencl::wire::{
     ANSWER_BYTES, BinaryKind, BinaryRequest, Blob, BuildKind, BuildRequest, BuildResult,
-    CommandKind, Header, decode, encode, opcode,
+    CommandKind, Header, Loaded, decode, encode, opcode,
 };
 
 use crate::call::{Done, Out, array, check_list, code, made, session_code, store, text};
@@ -17,7 +17,7 @@ use crate::device::Device;
 use crate::event::plain;
 use crate::object::{Object, Shared, bodies, new_id};
 use crate::part::devices_at;
-use crate::sources::Sources;
+use crate::sources::{Sources, moved};
 
 bodies! {
     Program: CL_INVALID_PROGRAM;
@@ -78,9 +78,11 @@ impl Program {
         if state.made_at & device.bit() != 0 {
             return Ok(());
         }
-        let source = self.source.as_deref().unwrap_or_default().as_bytes();
         let (id, context) = (self.id, self.context.id_at(device)?);
         let session = &device.session;
+        let source = self.source.as_deref().unwrap_or_default();
+        let source = moved(source, &session.description().files_dir);
+        let source = source.as_bytes();
         let sent = session.submit_with_blob(source, |source| {
             plain(CommandKind::CreateProgram { id, context, source })
         });
@@ -99,9 +101,18 @@ impl Program {
             let request = BinaryRequest { id, context, kind: kind.clone(), binary };
             device.session.call(opcode::CREATE_PROGRAM, &encode(&request))
         });
-        let status = decode::<i32>(&answer.map_err(session_code)?).unwrap_or(CL_INVALID_BINARY);
+        let answer = answer.map_err(session_code)?;
+        let loaded = decode::<Loaded>(&answer).map_err(|_| CL_INVALID_BINARY)?;
         self.state().made_at |= device.bit();
-        if status == CL_SUCCESS { Ok(()) } else { Err(status) }
+        if loaded.status != CL_SUCCESS {
+            return Err(loaded.status);
+        }
+        let result = BuildResult {
+            binary_type: loaded.binary_type,
+            ..BuildResult::without_program(CL_SUCCESS)
+        };
+        self.note(device, CL_BUILD_NONE, "", Arc::new(result));
+        Ok(())
     }
 
     /// Returns the result of the build at a device, if it made an executable.
@@ -138,12 +149,7 @@ impl Program {
 
     /// Builds at one device, and keeps the result.
     fn build_at(&self, device: &Shared<Device>, options: &str, step: &Step) -> Done {
-        self.note(
-            device,
-            CL_BUILD_IN_PROGRESS,
-            options,
-            Arc::new(BuildResult::without_program(CL_BUILD_NONE)),
-        );
+        self.note_begin(device, options);
         let built = self.run_build(device, options, step).map_err(session_code);
         let (status, result) = match built {
             Ok(result) => (result.status, result),
@@ -152,6 +158,11 @@ impl Program {
         let state = if status == CL_SUCCESS { CL_BUILD_SUCCESS } else { CL_BUILD_ERROR };
         self.note(device, state, options, Arc::new(result));
         if status == CL_SUCCESS { Ok(()) } else { Err(status) }
+    }
+
+    fn note_begin(&self, device: &Device, options: &str) {
+        let none = Arc::new(BuildResult::without_program(CL_BUILD_NONE));
+        self.note(device, CL_BUILD_IN_PROGRESS, options, none);
     }
 
     fn note(
@@ -466,6 +477,10 @@ impl BuildCall {
     /// Builds now, or on a thread that calls back.
     fn start(self, notify: Notify, user: *mut c_void) -> Done {
         let Some(notify) = notify else { return self.run() };
+        // The program may ask for the status before the thread has begun.
+        for device in &self.devices {
+            self.program.note_begin(device, &self.options);
+        }
         let user = user as usize;
         let build = move || {
             // The outcome is in the program.

@@ -3,14 +3,17 @@
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 
-use opencl_sys::{CL_CONTEXT_DEVICES, CL_INVALID_VALUE, cl_device_id, cl_uint};
+use opencl_sys::{
+    CL_CONTEXT_DEVICES, CL_INVALID_VALUE, CL_PROGRAM_BINARY_TYPE, CL_PROGRAM_BINARY_TYPE_NONE,
+    cl_device_id, cl_uint,
+};
 use venice_service::{ConnectionId, Status};
 
 use super::execute::created;
 use super::objects::{Kind, Owned};
 use super::{Donor, OpenCl};
-use crate::opencl::library::{Library, call, info};
-use crate::opencl::wire::{BinaryKind, BinaryRequest, decode, encode};
+use crate::opencl::library::{Library, call, info, number};
+use crate::opencl::wire::{BinaryKind, BinaryRequest, Loaded, decode, encode};
 
 impl OpenCl {
     /// Makes a program; the answer is the driver's code.
@@ -22,16 +25,29 @@ impl OpenCl {
         let Ok(request) = decode::<BinaryRequest<'_>>(payload) else {
             return (Status::MALFORMED, Vec::new());
         };
-        let Some(state) = self.connections.get_mut(&connection) else {
+        let Some(state) = self.connections.get(&connection) else {
             return (Status::MALFORMED, Vec::new());
         };
         let made = state.objects.get(request.context, Kind::Context).and_then(|context| {
             let bytes = self.donor.blob(connection, &request.binary).ok_or(CL_INVALID_VALUE)?;
             load(&self.donor, context, &request.kind, bytes)
         });
+        let binary_type = made.map_or(CL_PROGRAM_BINARY_TYPE_NONE, |raw| self.binary_type(raw));
         let made = made.map(|raw| Owned::new(self.donor.library, Kind::Program, raw));
-        let code = state.objects.add(request.id, Kind::Program, made).err().unwrap_or(0);
-        (Status::OK, encode(&code))
+        let Some(state) = self.connections.get_mut(&connection) else {
+            return (Status::MALFORMED, Vec::new());
+        };
+        let status = state.objects.add(request.id, Kind::Program, made).err().unwrap_or(0);
+        (Status::OK, encode(&Loaded { status, binary_type }))
+    }
+
+    fn binary_type(&self, program: *mut c_void) -> u32 {
+        let Donor { library, device, .. } = self.donor;
+        let value = info("clGetProgramBuildInfo", |bytes, value, needed| {
+            let name = CL_PROGRAM_BINARY_TYPE;
+            call!(library, clGetProgramBuildInfo(program, device, name, bytes, value, needed))
+        });
+        value.map_or(CL_PROGRAM_BINARY_TYPE_NONE, |value| number(&value) as u32)
     }
 }
 

@@ -13,7 +13,8 @@ pub use self::code::{Field, Malformed, Reader};
 pub use self::commands::{Argument, Blob, Command, CommandKind, ImageShape, Notice, Place, Times};
 pub use self::programs::{
     ArgumentInfo, BinaryKind, BinaryRequest, BuildKind, BuildRequest, BuildResult, Description,
-    Header, ImageFormats, KernelInfo, Parameter, PartInfo, PartitionRequest, PartitionResult,
+    Header, ImageFormats, KernelInfo, Loaded, Parameter, PartInfo, PartitionRequest,
+    PartitionResult,
 };
 
 /// Version of the messages; both ends have the same.
@@ -35,7 +36,8 @@ pub mod opcode {
     pub const RESERVE: u16 = 4;
     /// Gives a reserved range back; payload: offset.
     pub const GIVE_BACK: u16 = 5;
-    /// Makes a program of what is no source text; payload: [`super::BinaryRequest`].
+    /// Makes a program of what is no source text; payload: [`super::BinaryRequest`], answer:
+    /// [`super::Loaded`].
     pub const CREATE_PROGRAM: u16 = 6;
     /// Builds, compiles or links; payload: [`super::BuildRequest`], answer: [`super::BuildResult`].
     pub const BUILD: u16 = 7;

@@ -62,6 +62,14 @@ messages! {
         pub binary: Blob<'a>,
     }
 
+    /// Outcome of the making of such a program.
+    pub struct Loaded {
+        /// 0, or the driver's error.
+        pub status: i32,
+        /// `cl_program_binary_type`.
+        pub binary_type: u32,
+    }
+
     /// A partition of the device, or of a part of it.
     pub struct PartitionRequest {
         /// Part; 0: the device itself.

@@ -3,12 +3,14 @@
 import ctypes
 import struct
 import sys
+import tempfile
 
 import numpy as np
 import pyopencl as cl
 
 # Functions that PyOpenCL does not offer, or whose errors it makes its own.
 library = ctypes.CDLL("libOpenCL.so.1")
+library.clCreateImage.restype = ctypes.c_void_p
 SOURCE = """
 kernel void add(global int *values, int more) { values[get_global_id(0)] += more; }
 kernel void with_local(global int *values, local int *own) {
@@ -26,6 +28,18 @@ PARTITIONS = [
 
 def handle(item):
     return ctypes.c_void_p(item.int_ptr)
+
+
+def image(context, kind, width, height=0, layers=0, buffer=0):
+    """Makes an image of one unsigned number of 32 bits a pixel: its address, and the code."""
+    form = struct.pack("II", cl.channel_order.R, cl.channel_type.UNSIGNED_INT32)
+    # cl_image_desc: kind, width, height, depth, layers, two pitches, levels, samples, buffer.
+    desc = struct.pack("@I6N2IP", kind, width, height, 0, layers, 0, 0, 0, 0, buffer)
+    code = ctypes.c_int()
+    made = library.clCreateImage(
+        handle(context), ctypes.c_ulong(1), form, desc, None, ctypes.byref(code)
+    )
+    return made, code.value
 
 
 def answer(name, *values):
@@ -90,20 +104,50 @@ def objects(context):
     room = ctypes.c_uint()
     code = library.clGetPipeInfo(handle(buffer), 0x1120, 4, ctypes.byref(room), None)
     answer("pipe_of_buffer", code)
-    form = struct.pack("II", cl.channel_order.RGBA, cl.channel_type.UNORM_INT8)
-    kind = cl.mem_object_type.IMAGE2D
-    # cl_image_desc: kind, width, height, depth, layers, two pitches, levels, samples, buffer.
-    desc = struct.pack("@I6N2IP", kind, 16, 16, 0, 0, 0, 0, 0, 0, buffer.int_ptr)
-    library.clCreateImage(handle(context), ctypes.c_ulong(1), form, desc, None, ctypes.byref(room))
-    answer("image_of_buffer", ctypes.c_int(room.value).value)
+    _, code = image(context, cl.mem_object_type.IMAGE2D, 16, 16, buffer=buffer.int_ptr)
+    answer("image_of_buffer", code)
+
+
+def layers(context, queue):
+    """Maps an image of layers."""
+    made, _ = image(context, cl.mem_object_type.IMAGE1D_ARRAY, 3, layers=4)
+    made = cl.Image.from_int_ptr(made, retain=False)
+
+    def mapped(flags):
+        told = cl.enqueue_map_image(queue, made, flags, (0, 0), (3, 4), (4, 3), np.uint32)
+        return told[0], told[3]
+
+    pixels, layer_bytes = mapped(cl.map_flags.WRITE)
+    pixels[:] = np.arange(12).reshape(4, 3)
+    pixels.base.release(queue)
+    pixels, _ = mapped(cl.map_flags.READ)
+    answer("layers", layer_bytes, pixels.tolist())
+
+
+def builds(context):
+    with tempfile.NamedTemporaryFile("w", suffix=".h") as header:
+        header.write("#define MORE 5\n")
+        header.flush()
+        source = f'#include "{header.name}"\n{SOURCE}kernel void more(global int *v) {{ v[0] = MORE; }}'
+        program = cl.Program(context, source).build()
+        answer("absolute_include", program.num_kernels)
+    device = context.devices[0]
+    compiled = cl.Program(context, SOURCE).compile()
+    binary = compiled.get_info(cl.program_info.BINARIES)[0]
+    again = cl.Program(context, [device], [binary])
+    kind = again.get_build_info(device, cl.program_build_info.BINARY_TYPE)
+    answer("type_of_compiled_binary", kind)
 
 
 def main():
     device = cl.get_platforms()[0].get_devices()[0]
     context = cl.Context([device])
     partition(device)
-    launches(context, cl.CommandQueue(context))
+    queue = cl.CommandQueue(context)
+    launches(context, queue)
+    layers(context, queue)
     objects(context)
+    builds(context)
 
 
 sys.exit(main())
