@@ -129,8 +129,8 @@ unsafe fn create(context: cl_context, asked: Asked, properties: Vec<u64>) -> Don
         order: format.image_channel_order,
         channel: format.image_channel_data_type,
         kind: desc.image_type,
-        size: [desc.image_width, desc.image_height, desc.image_depth].map(|it| it as u64),
-        array: desc.image_array_size as u64,
+        size: size_of_image(&desc),
+        array: layers_of_image(&desc),
         buffer: buffer.as_ref().map_or(0, |buffer| buffer.id),
         row_pitch: if buffer.is_some() { desc.image_row_pitch as u64 } else { 0 },
     };
@@ -153,6 +153,25 @@ unsafe fn create(context: cl_context, asked: Asked, properties: Vec<u64>) -> Don
     let shape = Shape::Image(image);
     let made = Memory::create(&context, flags, bytes, shape, used, first, properties)?;
     Ok(Object::hand_out(made))
+}
+
+/// Returns width, height and depth as far as the kind of image has them: programs leave others unset.
+fn size_of_image(desc: &cl_image_desc) -> [u64; 3] {
+    let [width, height, depth] =
+        [desc.image_width, desc.image_height, desc.image_depth].map(|it| it as u64);
+    match desc.image_type {
+        CL_MEM_OBJECT_IMAGE3D => [width, height, depth],
+        CL_MEM_OBJECT_IMAGE2D | CL_MEM_OBJECT_IMAGE2D_ARRAY => [width, height, 0],
+        _ => [width, 0, 0],
+    }
+}
+
+/// Returns the number of layers; 0 for a kind of image that has none.
+fn layers_of_image(desc: &cl_image_desc) -> u64 {
+    match desc.image_type {
+        CL_MEM_OBJECT_IMAGE1D_ARRAY | CL_MEM_OBJECT_IMAGE2D_ARRAY => desc.image_array_size as u64,
+        _ => 0,
+    }
 }
 
 fn check_desc(

@@ -106,6 +106,9 @@ def objects(context):
     answer("pipe_of_buffer", code)
     _, code = image(context, cl.mem_object_type.IMAGE2D, 16, 16, buffer=buffer.int_ptr)
     answer("image_of_buffer", code)
+    # The number of layers says nothing of an image without.
+    _, code = image(context, cl.mem_object_type.IMAGE1D, 16, layers=1 << 40)
+    answer("image_with_stray_layers", code)
 
 
 def layers(context, queue):
