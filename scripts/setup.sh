@@ -100,6 +100,8 @@ look() {
         need g++ g++ # libFuzzer is C++
         need piglit piglit # tests of OpenCL
         need hashcat hashcat
+        need clblast_test_xaxpy clblast-tests
+        need clFFT-client clfft-client
         # Large programs, which only `make test-all` runs.
         [[ -n $(compgen -G "/usr/lib/postgresql/*/bin/initdb") ]] || missing+=(postgresql)
         need chromium chromium

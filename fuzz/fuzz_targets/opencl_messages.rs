@@ -4,7 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use venice_accel::opencl::wire::{
-    BinaryRequest, BuildRequest, BuildResult, Command, Description, Field, Notice, decode, encode,
+    BinaryRequest, BuildRequest, BuildResult, Command, Description, Field, Notice, PartitionRequest,
+    PartitionResult, decode, encode,
 };
 
 fn round_trip<'a, T: Field<'a>>(bytes: &'a [u8]) {
@@ -16,12 +17,14 @@ fn round_trip<'a, T: Field<'a>>(bytes: &'a [u8]) {
 // The first byte chooses the kind of message.
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
-    match kind % 6 {
+    match kind % 8 {
         0 => round_trip::<Command<'_>>(bytes),
         1 => round_trip::<Notice<'_>>(bytes),
         2 => round_trip::<BuildRequest<'_>>(bytes),
         3 => round_trip::<BuildResult>(bytes),
         4 => round_trip::<BinaryRequest<'_>>(bytes),
+        5 => round_trip::<PartitionRequest>(bytes),
+        6 => round_trip::<PartitionResult>(bytes),
         _ => round_trip::<Description>(bytes),
     }
 });

@@ -46,7 +46,8 @@ impl End {
         let context = &memory.context;
         let queue = place.is_none().then(new_id);
         if let Some(id) = queue {
-            let create = CommandKind::CreateQueue { id, context: context.id, properties: 0 };
+            let create =
+                CommandKind::CreateQueue { id, context: context.id, part: 0, properties: 0 };
             link.session.submit(&plain(create)).map_err(session_code)?;
         }
         Ok(Self { link: Arc::clone(link), context: Shared::clone(context), queue, place })

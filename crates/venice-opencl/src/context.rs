@@ -7,9 +7,10 @@ use opencl_sys::*;
 use venice_accel::opencl::wire::CommandKind;
 
 use crate::call::{self, Done, Out, code, made, session_code};
-use crate::device::{Device, Platform, devices_at, devices_of, platform};
+use crate::device::{Device, Platform, devices_of, platform};
 use crate::event::plain;
 use crate::object::{Object, Shared, bodies, new_id};
+use crate::part::{devices_at, whole_of};
 
 bodies! {
     Context: CL_INVALID_CONTEXT;
@@ -18,6 +19,9 @@ bodies! {
 /// A context.
 pub struct Context {
     pub id: u64,
+    /// Devices as the program knows them: granted ones, and parts.
+    pub listed: Vec<Shared<Device>>,
+    /// The granted devices of these: each has copies of objects.
     pub devices: Vec<Shared<Device>>,
     properties: Vec<cl_context_properties>,
     /// Devices at which it exists.
@@ -38,11 +42,18 @@ impl Context {
     pub fn id_at(&self, device: &Device) -> Done<u64> {
         let mut made_at = self.made_at.lock().unwrap_or_else(PoisonError::into_inner);
         if *made_at & device.bit() == 0 {
-            let create = plain(CommandKind::CreateContext { id: self.id });
+            let create = plain(self.creation_at(device));
             device.session().submit(&create).map_err(session_code)?;
             *made_at |= device.bit();
         }
         Ok(self.id)
+    }
+
+    /// Returns the command that makes it at a device.
+    pub fn creation_at(&self, device: &Device) -> CommandKind<'static> {
+        let here = self.listed.iter().filter(|listed| listed.index == device.index);
+        let parts = here.map(|listed| listed.part_id()).filter(|id| *id != 0).collect();
+        CommandKind::CreateContext { id: self.id, parts }
     }
 
     /// True if it exists at a device.
@@ -57,7 +68,7 @@ impl Context {
     /// [`CL_INVALID_DEVICE`] for another one.
     pub fn device(&self, handle: cl_device_id) -> Done<&Shared<Device>> {
         let is_it = |device: &&Shared<Device>| Object::handle(device) == handle;
-        self.devices.iter().find(is_it).ok_or(CL_INVALID_DEVICE)
+        self.listed.iter().find(is_it).ok_or(CL_INVALID_DEVICE)
     }
 }
 
@@ -105,18 +116,24 @@ fn create(
     devices: Vec<Shared<Device>>,
     properties: Vec<cl_context_properties>,
 ) -> Done<*mut c_void> {
-    let mut unique: Vec<Shared<Device>> = Vec::new();
+    let mut listed: Vec<Shared<Device>> = Vec::new();
+    let mut wholes: Vec<Shared<Device>> = Vec::new();
     for device in devices {
         if device.session().why_lost().is_some() {
             return Err(CL_DEVICE_NOT_AVAILABLE);
         }
-        if !unique.iter().any(|known| Shared::ptr_eq(known, &device)) {
-            unique.push(device);
+        let whole = whole_of(&device);
+        if !wholes.iter().any(|known| Shared::ptr_eq(known, whole)) {
+            wholes.push(Shared::clone(whole));
+        }
+        if !listed.iter().any(|known| Shared::ptr_eq(known, &device)) {
+            listed.push(device);
         }
     }
     Ok(Object::hand_out(Object::new(Context {
         id: new_id(),
-        devices: unique,
+        listed,
+        devices: wholes,
         properties,
         made_at: Mutex::default(),
         destructors: Mutex::default(),
@@ -186,9 +203,9 @@ pub unsafe extern "C" fn context_info(
         unsafe {
             match name {
                 CL_CONTEXT_REFERENCE_COUNT => out.put_plain(&[context.references()]),
-                CL_CONTEXT_NUM_DEVICES => out.put_plain(&[context.devices.len() as cl_uint]),
+                CL_CONTEXT_NUM_DEVICES => out.put_plain(&[context.listed.len() as cl_uint]),
                 CL_CONTEXT_DEVICES => {
-                    let handles: Vec<_> = context.devices.iter().map(Object::handle).collect();
+                    let handles: Vec<_> = context.listed.iter().map(Object::handle).collect();
                     out.put_plain(&handles)
                 }
                 CL_CONTEXT_PROPERTIES => out.put_plain(&context.properties),

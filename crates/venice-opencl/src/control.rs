@@ -62,9 +62,9 @@ impl Control {
 /// Moves a device, unless it has moved already, and returns the answer.
 fn follow(devices: &[Shared<Device>], step: &Move) -> FromDriver {
     let grant = step.grant;
-    let device = devices.iter().find(|device| device.grant == grant);
+    let device = devices.iter().find(|device| device.seat().grant == grant);
     let moved = match device {
-        Some(device) if !device.is_at(step.to.grant) => move_device(device, &step.to),
+        Some(device) if device.link().grant != step.to.grant => move_device(device, &step.to),
         // A device that could not be used is none of the program's.
         Some(_) | None => Ok(()),
     };

@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock};
 
 use opencl_sys::*;
 use venice_accel::opencl::session::Session;
@@ -12,11 +11,12 @@ use venice_accel::opencl::{PLATFORM_NAME, SERVICE};
 use venice_rack::types::ServiceAccess;
 use venice_wire::GrantId;
 
-use crate::call::{Done, Out, array, code, store};
+use crate::call::{Done, Out, code, store};
 use crate::control::Control;
-use crate::gate;
 use crate::link::Link;
 use crate::object::{Object, Shared, bodies};
+use crate::part::Part;
+use crate::seat::Seat;
 
 /// Variables in which `venice run` and `venice get` describe the grants.
 const ENDPOINTS: &str = "VENICE_GRANT_ENDPOINTS";
@@ -67,14 +67,16 @@ pub struct Platform {
 pub struct Device {
     /// Place among the devices; its bit in masks.
     pub index: usize,
-    /// Grant that the program began with.
-    pub grant: GrantId,
-    link: RwLock<Arc<Link>>,
-    /// True while new commands are held back.
-    is_held: AtomicBool,
-    held: Mutex<()>,
-    let_go: Condvar,
     parameters: HashMap<cl_device_info, Vec<u8>>,
+    role: Role,
+}
+
+/// What a device is.
+enum Role {
+    /// A granted one.
+    Granted(Seat),
+    /// A part of one.
+    Part(Part),
 }
 
 static PLATFORM: LazyLock<Option<Shared<Platform>>> = LazyLock::new(open);
@@ -129,46 +131,41 @@ impl Device {
         let mut parameters: HashMap<_, _> =
             told.map(|Parameter { name, value }| (*name, value.clone())).collect();
         adapt(&mut parameters, node, link.session.region().is_mapped());
-        Object::new(Self {
-            index,
-            grant,
-            link: RwLock::new(link),
-            is_held: AtomicBool::new(false),
-            held: Mutex::default(),
-            let_go: Condvar::new(),
-            parameters,
-        })
+        Object::new(Self { index, parameters, role: Role::Granted(Seat::new(grant, link)) })
     }
 
-    /// Returns its present link.
-    pub fn link(&self) -> Arc<Link> {
-        Arc::clone(&self.link.read().unwrap_or_else(PoisonError::into_inner))
+    /// Makes a part of a device: it shares all but its parameters with the whole.
+    pub fn new_part(part: Part, told: &[Parameter]) -> Shared<Self> {
+        let index = part.whole.index;
+        let mut parameters = part.parent().parameters.clone();
+        parameters.extend(told.iter().map(|Parameter { name, value }| (*name, value.clone())));
+        Object::new(Self { index, parameters, role: Role::Part(part) })
     }
 
-    /// Returns the session of its present link.
-    pub fn session(&self) -> Arc<Session> {
-        Arc::clone(&self.link.read().unwrap_or_else(PoisonError::into_inner).session)
-    }
-
-    /// Gives it another link; returns the former one.
-    pub fn change_link(&self, link: Arc<Link>) -> Arc<Link> {
-        std::mem::replace(&mut self.link.write().unwrap_or_else(PoisonError::into_inner), link)
-    }
-
-    /// True if it is the device of a grant now.
-    pub fn is_at(&self, grant: GrantId) -> bool {
-        self.link().grant == grant
-    }
-
-    /// Waits while new commands are held back.
-    pub fn wait_while_held(&self) {
-        if self.is_held.load(Ordering::Relaxed) {
-            gate::outside(|| {
-                let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-                let is_held = |(): &mut ()| self.is_held.load(Ordering::Relaxed);
-                drop(self.let_go.wait_while(held, is_held));
-            });
+    /// Returns what it is a part of; `None` for a granted device.
+    pub fn part(&self) -> Option<&Part> {
+        match &self.role {
+            Role::Part(part) => Some(part),
+            Role::Granted(_) => None,
         }
+    }
+
+    /// Returns the seat of the granted device.
+    pub fn seat(&self) -> &Seat {
+        match &self.role {
+            Role::Granted(seat) => seat,
+            Role::Part(part) => part.whole.seat(),
+        }
+    }
+
+    /// Returns the present link.
+    pub fn link(&self) -> Arc<Link> {
+        self.seat().link()
+    }
+
+    /// Returns the session of the present link.
+    pub fn session(&self) -> Arc<Session> {
+        Arc::clone(&self.link().session)
     }
 
     /// Returns its bit in masks.
@@ -187,29 +184,9 @@ impl Device {
     }
 
     /// Returns the version of OpenCL that it has.
-    fn version(&self) -> (u32, u32) {
+    pub fn version(&self) -> (u32, u32) {
         let text = self.parameter(CL_DEVICE_VERSION).map(venice_accel::opencl::library::text);
         text.as_deref().and_then(version_of).unwrap_or((1, 2))
-    }
-}
-
-/// New commands of a device that are held back until this is dropped.
-pub struct Hold(Shared<Device>);
-
-impl Hold {
-    /// Holds them back.
-    pub fn of(device: &Shared<Device>) -> Self {
-        device.is_held.store(true, Ordering::Relaxed);
-        Self(Shared::clone(device))
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        let held = self.0.held.lock().unwrap_or_else(PoisonError::into_inner);
-        self.0.is_held.store(false, Ordering::Relaxed);
-        drop(held);
-        self.0.let_go.notify_all();
     }
 }
 
@@ -231,12 +208,10 @@ fn adapt(parameters: &mut HashMap<cl_device_info, Vec<u8>>, node: &str, is_mappe
     if !is_mapped {
         parameters.insert(CL_DEVICE_HOST_UNIFIED_MEMORY, 0_u32.to_le_bytes().to_vec());
     }
-    // No native kernels, no sub-devices, no shared virtual memory, no pipes, no device queues.
+    // No native kernels, no shared virtual memory, no pipes, no device queues.
     let kernels = CL_EXEC_KERNEL;
     parameters.insert(CL_DEVICE_EXECUTION_CAPABILITIES, kernels.to_le_bytes().to_vec());
     for (name, bytes) in [
-        (CL_DEVICE_PARTITION_MAX_SUB_DEVICES, 4),
-        (CL_DEVICE_PARTITION_AFFINITY_DOMAIN, 8),
         (CL_DEVICE_SVM_CAPABILITIES, 8),
         (CL_DEVICE_PIPE_SUPPORT, 4),
         (CL_DEVICE_MAX_PIPE_ARGS, 4),
@@ -250,12 +225,18 @@ fn adapt(parameters: &mut HashMap<cl_device_info, Vec<u8>>, node: &str, is_mappe
         (CL_DEVICE_MAX_ON_DEVICE_EVENTS, 4),
         (CL_DEVICE_MAX_NUM_SUB_GROUPS, 4),
         (CL_DEVICE_SUB_GROUP_INDEPENDENT_FORWARD_PROGRESS, 4),
-        (CL_DEVICE_BUILT_IN_KERNELS_WITH_VERSION, 0),
-        (CL_DEVICE_BUILT_IN_KERNELS, 1),
         (CL_DEVICE_PARTITION_TYPE, 0),
-        (CL_DEVICE_PARTITION_PROPERTIES, 8),
     ] {
         parameters.insert(name, vec![0; bytes]);
+    }
+    // Drivers before OpenCL 1.2 tell of none of these.
+    for (name, bytes) in [
+        (CL_DEVICE_BUILT_IN_KERNELS, 1),
+        (CL_DEVICE_PARTITION_MAX_SUB_DEVICES, 4),
+        (CL_DEVICE_PARTITION_AFFINITY_DOMAIN, 8),
+        (CL_DEVICE_PARTITION_PROPERTIES, 8),
+    ] {
+        parameters.entry(name).or_insert_with(|| vec![0; bytes]);
     }
 }
 
@@ -398,8 +379,8 @@ pub unsafe extern "C" fn device_info(
         unsafe {
             match name {
                 CL_DEVICE_PLATFORM => out.put_plain(&[Object::handle(platform()?)]),
-                CL_DEVICE_PARENT_DEVICE => out.put_plain(&[0_usize]),
-                CL_DEVICE_REFERENCE_COUNT => out.put_plain(&[1_u32]),
+                CL_DEVICE_PARENT_DEVICE => out.put_plain(&[device.parent()]),
+                CL_DEVICE_REFERENCE_COUNT => out.put_plain(&[device.program_references()]),
                 CL_DEVICE_AVAILABLE if device.session().why_lost().is_some() => {
                     out.put_plain(&[CL_FALSE])
                 }
@@ -407,35 +388,4 @@ pub unsafe extern "C" fn device_info(
             }
         }
     })
-}
-
-/// Devices live as long as the program: `clRetainDevice`, `clReleaseDevice`.
-pub unsafe extern "C" fn keep_device(handle: cl_device_id) -> cl_int {
-    code(|| Object::<Device>::get(handle).map(drop))
-}
-
-pub unsafe extern "C" fn create_sub_devices(
-    handle: cl_device_id,
-    _properties: *const cl_device_partition_property,
-    _room: cl_uint,
-    _devices: *mut cl_device_id,
-    _count: *mut cl_uint,
-) -> cl_int {
-    code(|| {
-        Object::<Device>::get(handle)?;
-        Err(CL_INVALID_VALUE)
-    })
-}
-
-/// Returns the devices of handles.
-///
-/// # Errors
-/// [`CL_INVALID_DEVICE`].
-///
-/// # Safety
-/// `first` is null or points to so many handles.
-pub unsafe fn devices_at(first: *const cl_device_id, count: cl_uint) -> Done<Vec<Shared<Device>>> {
-    // SAFETY: promised by the caller.
-    let handles = unsafe { array(first, count as usize) };
-    handles.iter().map(|handle| Object::<Device>::get(*handle)).collect()
 }

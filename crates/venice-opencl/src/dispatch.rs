@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use opencl_sys::cl_icd::_cl_icd_dispatch;
 use opencl_sys::{CL_INVALID_OPERATION, cl_int};
 
-use crate::{context, device, event, image, kernel, map, memory, program, queue, transfer};
+use crate::{context, device, event, image, kernel, map, memory, part, program, queue, transfer};
 
 /// The table.
 pub type Dispatch = Table;
@@ -63,9 +63,9 @@ fn table() -> Table {
         clGetPlatformInfo = device::platform_info;
         clGetDeviceIDs = device::device_ids;
         clGetDeviceInfo = device::device_info;
-        clCreateSubDevices = device::create_sub_devices;
-        clRetainDevice = device::keep_device;
-        clReleaseDevice = device::keep_device;
+        clCreateSubDevices = part::create_sub_devices;
+        clRetainDevice = part::retain_device;
+        clReleaseDevice = part::release_device;
         clCreateContext = context::create_context;
         clCreateContextFromType = context::create_context_from_type;
         clRetainContext = context::retain_context;
@@ -91,6 +91,7 @@ fn table() -> Table {
         clRetainMemObject = memory::retain_memory;
         clReleaseMemObject = memory::release_memory;
         clSetMemObjectDestructorCallback = memory::set_memory_destructor_callback;
+        clGetPipeInfo = memory::pipe_info;
         clGetMemObjectInfo = memory::memory_info;
         clCreateImage = image::create_image;
         clCreateImageWithProperties = image::create_image_with_properties;

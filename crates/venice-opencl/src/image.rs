@@ -58,6 +58,16 @@ impl Image {
             .contains(&self.shape.kind)
     }
 
+    /// Returns the bytes from a layer or slice to the next one in memory with these pitches; 0 for an
+    /// image without. A layer of rows is the second dimension of regions.
+    pub fn layer_pitch(&self, [row, slice]: [u64; 2]) -> u64 {
+        match (self.has_slices(), self.shape.kind) {
+            (false, _) => 0,
+            (true, CL_MEM_OBJECT_IMAGE1D_ARRAY) => row,
+            (true, _) => slice,
+        }
+    }
+
     /// Returns the pitches of the program's memory.
     pub fn host_pitches(&self) -> [u64; 2] {
         let [width, height, _] = self.shape.extent();
@@ -119,8 +129,8 @@ unsafe fn create(context: cl_context, asked: Asked, properties: Vec<u64>) -> Don
         order: format.image_channel_order,
         channel: format.image_channel_data_type,
         kind: desc.image_type,
-        size: [desc.image_width, desc.image_height, desc.image_depth].map(|it| it as u64),
-        array: desc.image_array_size as u64,
+        size: size_of_image(&desc),
+        array: layers_of_image(&desc),
         buffer: buffer.as_ref().map_or(0, |buffer| buffer.id),
         row_pitch: if buffer.is_some() { desc.image_row_pitch as u64 } else { 0 },
     };
@@ -145,6 +155,25 @@ unsafe fn create(context: cl_context, asked: Asked, properties: Vec<u64>) -> Don
     Ok(Object::hand_out(made))
 }
 
+/// Returns width, height and depth as far as the kind of image has them: programs leave others unset.
+fn size_of_image(desc: &cl_image_desc) -> [u64; 3] {
+    let [width, height, depth] =
+        [desc.image_width, desc.image_height, desc.image_depth].map(|it| it as u64);
+    match desc.image_type {
+        CL_MEM_OBJECT_IMAGE3D => [width, height, depth],
+        CL_MEM_OBJECT_IMAGE2D | CL_MEM_OBJECT_IMAGE2D_ARRAY => [width, height, 0],
+        _ => [width, 0, 0],
+    }
+}
+
+/// Returns the number of layers; 0 for a kind of image that has none.
+fn layers_of_image(desc: &cl_image_desc) -> u64 {
+    match desc.image_type {
+        CL_MEM_OBJECT_IMAGE1D_ARRAY | CL_MEM_OBJECT_IMAGE2D_ARRAY => desc.image_array_size as u64,
+        _ => 0,
+    }
+}
+
 fn check_desc(
     context: &Context,
     shape: &ImageShape,
@@ -165,6 +194,15 @@ fn check_desc(
     }
     let is_of_buffer = shape.kind == CL_MEM_OBJECT_IMAGE1D_BUFFER;
     let may_have_buffer = is_of_buffer || shape.kind == CL_MEM_OBJECT_IMAGE2D;
+    let has_pitch = |device: &Shared<crate::device::Device>| {
+        device.number(CL_DEVICE_IMAGE_PITCH_ALIGNMENT) != 0
+    };
+    if shape.kind == CL_MEM_OBJECT_IMAGE2D
+        && shape.buffer != 0
+        && !context.devices.iter().any(has_pitch)
+    {
+        return Err(CL_INVALID_OPERATION);
+    }
     if (is_of_buffer && shape.buffer == 0)
         || (!may_have_buffer && shape.buffer != 0)
         || desc.num_mip_levels != 0

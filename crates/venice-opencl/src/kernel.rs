@@ -20,6 +20,9 @@ use crate::object::{Object, Shared, bodies, new_id};
 use crate::program::Program;
 use crate::queue::{Enqueue, Queue};
 
+/// First version of OpenCL in which a launch may have no work-item.
+const EMPTY_LAUNCHES: (u32, u32) = (2, 1);
+
 bodies! {
     Kernel: CL_INVALID_KERNEL;
 }
@@ -124,6 +127,16 @@ impl Kernel {
         let change = state.changes;
         state.arguments[index as usize] = Some(Set { value, change });
         Ok(())
+    }
+
+    /// Returns the local memory of the arguments that are set.
+    fn local_argument_bytes(&self) -> u64 {
+        let state = self.state();
+        let bytes = state.arguments.iter().flatten().map(|set| match set.value {
+            Value::Local(bytes) => bytes,
+            Value::Bytes(_) | Value::Memory(_) | Value::Sampler(_) => 0,
+        });
+        bytes.sum()
     }
 
     /// Makes the memory objects of the arguments ready for a launch.
@@ -437,7 +450,12 @@ pub unsafe extern "C" fn kernel_work_group_info(
                 device
             }
         };
-        Out { room, value, needed }.put(&kernel.work_group_at(&device, name)?)
+        let mut told = kernel.work_group_at(&device, name)?;
+        if name == CL_KERNEL_LOCAL_MEM_SIZE {
+            // The donor tells it of a kernel without arguments.
+            told = (number(&told) + kernel.local_argument_bytes()).to_ne_bytes().to_vec();
+        }
+        Out { room, value, needed }.put(&told)
     })
 }
 
@@ -448,7 +466,7 @@ fn check_sizes(
     global: &[usize],
     local: Option<&[usize]>,
 ) -> Done {
-    if global.contains(&0) {
+    if global.contains(&0) && device.version() < EMPTY_LAUNCHES {
         return Err(CL_INVALID_GLOBAL_WORK_SIZE);
     }
     let required = kernel.work_group_at(device, CL_KERNEL_COMPILE_WORK_GROUP_SIZE)?;
@@ -520,15 +538,12 @@ unsafe fn launch(
     if !(1..=3).contains(&dimensions) {
         return Err(CL_INVALID_WORK_DIMENSION);
     }
-    if global.is_null() {
-        return Err(CL_INVALID_GLOBAL_WORK_SIZE);
-    }
     let sizes = |first: *const usize| {
         // SAFETY: the caller passes null, or one size for each dimension.
         let given = unsafe { array(first, if first.is_null() { 0 } else { dimensions as usize }) };
         (!first.is_null()).then_some(given)
     };
-    let (global, local) = (sizes(global).unwrap_or_default(), sizes(local));
+    let (global, local) = (sizes(global).unwrap_or(&[0; 3][..dimensions as usize]), sizes(local));
     check_sizes(&kernel, device, global, local)?;
     let all = |given: &[usize], rest: u64| {
         let mut all = [rest; 3];

@@ -6,7 +6,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `call`, `object`, `dispatch` | the border to C: codes, handles, the table of functions |
-//! | `device`, `link`, `context`, `queue`, `event` | what commands go through |
+//! | `device`, `part`, `seat`, `link`, `context`, `queue`, `event` | what commands go through |
 //! | `memory`, `transfer`, `map`, `image`, `coherence` | memory objects and their contents |
 //! | `program`, `sources`, `kernel` | programs, their files, their kernels |
 //! | `control`, `gate`, `moving` | what moves a device to another donor |
@@ -27,8 +27,10 @@ mod memory;
 mod moving;
 mod object;
 mod output;
+mod part;
 mod program;
 mod queue;
+mod seat;
 mod sources;
 mod thread;
 mod time;

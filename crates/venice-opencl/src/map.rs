@@ -164,7 +164,7 @@ pub unsafe extern "C" fn enqueue_map_image(
             }
             let (start, pitches) = map_image(&call, &memory, blocking != CL_FALSE, flags, part)?;
             row_pitch.write(pitches[0] as usize);
-            store(slice_pitch, if image.has_slices() { pitches[1] as usize } else { 0 });
+            store(slice_pitch, image.layer_pitch(pitches) as usize);
             Ok(start)
         })
     }

@@ -544,6 +544,17 @@ pub unsafe extern "C" fn set_memory_destructor_callback(
     })
 }
 
+/// No memory object is a pipe.
+pub unsafe extern "C" fn pipe_info(
+    _handle: cl_mem,
+    _name: cl_pipe_info,
+    _room: usize,
+    _value: *mut c_void,
+    _needed: *mut usize,
+) -> cl_int {
+    CL_INVALID_MEM_OBJECT
+}
+
 pub unsafe extern "C" fn memory_info(
     handle: cl_mem,
     name: cl_mem_info,

@@ -15,7 +15,7 @@ use venice_rack::types::ServiceAccess;
 
 use crate::call::{Done, session_code};
 use crate::context::Context;
-use crate::device::{Device, Hold};
+use crate::device::Device;
 use crate::event::{Event, plain};
 use crate::gate;
 use crate::image::Sampler;
@@ -23,8 +23,10 @@ use crate::kernel::Kernel;
 use crate::link::Link;
 use crate::memory::Memory;
 use crate::object::{Shared, living};
+use crate::part::{Division, whole_of};
 use crate::program::Program;
 use crate::queue::Queue;
+use crate::seat::Hold;
 
 /// Longest time in which calls are kept from entering, until those inside have left.
 const CLOSE_WITHIN: Duration = Duration::from_millis(100);
@@ -76,7 +78,7 @@ pub fn move_device(device: &Shared<Device>, to: &ServiceAccess) -> Result<(), Ke
     let link = Link::open(to)?;
     check_same(&from, &link)?;
     for _ in 0..ATTEMPTS {
-        let hold = Hold::of(device);
+        let hold = Hold::of(device.seat());
         drain(device, &from)?;
         let Some(closed) = gate::close(CLOSE_WITHIN) else { continue };
         // What was on its way before the hold is drained too.
@@ -115,7 +117,7 @@ fn check_same(ours: &Link, theirs: &Link) -> Result<(), Kept> {
 /// Waits until all commands of a device have ended.
 fn drain(device: &Shared<Device>, link: &Arc<Link>) -> Result<(), Kept> {
     let began = Instant::now();
-    let of_device = |queue: &Shared<Queue>| Shared::ptr_eq(&queue.device, device);
+    let of_device = |queue: &Shared<Queue>| Shared::ptr_eq(whole_of(&queue.device), device);
     let queues = living::<Queue>().into_iter().filter(of_device);
     let markers = queues.map(|queue| link.send(&queue.context, queue.id, CommandKind::Marker {}));
     let markers = markers.collect::<Done<Vec<_>>>().map_err(Kept::Failed)?;
@@ -137,6 +139,7 @@ fn has_open_events(device: &Shared<Device>) -> bool {
 /// The objects that a device may have. They live as long as this does, so that none is released
 /// while it is carried.
 struct Objects {
+    parts: Vec<Shared<Device>>,
     contexts: Vec<Shared<Context>>,
     queues: Vec<Shared<Queue>>,
     memory: Vec<Shared<Memory>>,
@@ -149,11 +152,14 @@ struct Objects {
 impl Objects {
     fn of(device: &Shared<Device>) -> Self {
         let mut queues = living::<Queue>();
-        queues.retain(|queue| Shared::ptr_eq(&queue.device, device));
+        queues.retain(|queue| Shared::ptr_eq(whole_of(&queue.device), device));
         let mut memory = living::<Memory>();
         // A whole comes before its parts and before images of it.
         memory.sort_by_key(|memory| memory.depth());
+        let mut parts = living::<Device>();
+        parts.retain(|part| part.part().is_some() && Shared::ptr_eq(whole_of(part), device));
         Self {
+            parts,
             contexts: living(),
             queues,
             memory,
@@ -177,12 +183,24 @@ impl Objects {
         Ok(is_free)
     }
 
+    /// Returns the divisions of the device, those of parts last.
+    fn divisions(&self) -> Vec<&Arc<Division>> {
+        let parts = self.parts.iter().filter_map(|device| device.part());
+        let mut divisions: Vec<_> = parts.map(|part| &part.division).collect();
+        divisions.sort_by_key(|division| (division.depth(), Arc::as_ptr(division)));
+        divisions.dedup_by_key(|division| Arc::as_ptr(division));
+        divisions
+    }
+
     /// Makes them at another donor, and gives the device its link there.
     fn carry(&self, device: &Shared<Device>, from: &Arc<Link>, to: &Arc<Link>) -> Done {
         let submit = |kind| to.session.submit(&plain(kind)).map_err(session_code);
+        for division in self.divisions() {
+            division.make(&to.session)?;
+        }
         let contexts: Vec<_> = self.contexts.iter().filter(|it| it.is_at(device)).collect();
         for context in &contexts {
-            submit(CommandKind::CreateContext { id: context.id })?;
+            submit(context.creation_at(device))?;
         }
         for queue in &self.queues {
             submit(queue.creation())?;
@@ -218,7 +236,7 @@ impl Objects {
             to.receive_always();
         }
         from.leave();
-        drop(device.change_link(Arc::clone(to)));
+        drop(device.seat().change_link(Arc::clone(to)));
         Ok(())
     }
 }

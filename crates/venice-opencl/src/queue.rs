@@ -61,7 +61,7 @@ impl Enqueue {
         command: cl_command_type,
     ) -> Done<Self> {
         let queue = Object::<Queue>::get(queue)?;
-        queue.device.wait_while_held();
+        queue.device.seat().wait_while_held();
         // SAFETY: promised by the caller.
         let waits = unsafe { wait_list(&queue.context, count, waits)? };
         Ok(Self { queue, waits, place, command })
@@ -130,7 +130,7 @@ impl Object<Queue> {
     /// Returns the command that makes it at its device.
     pub fn creation(&self) -> CommandKind<'static> {
         let (id, context, properties) = (self.id, self.context.id, self.properties);
-        CommandKind::CreateQueue { id, context, properties }
+        CommandKind::CreateQueue { id, context, part: self.device.part_id(), properties }
     }
 
     fn make(

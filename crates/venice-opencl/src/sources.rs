@@ -3,6 +3,7 @@
 //! Directories in the options get the place of the same files at the donor. A file goes there once
 //! the compiler misses it, with what it includes itself.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
@@ -87,6 +88,10 @@ impl Sources {
             }
             self.bytes += contents.len();
             let text = String::from_utf8_lossy(&contents).into_owned();
+            let contents = match moved(&text, &self.files_dir) {
+                Cow::Borrowed(_) => contents,
+                Cow::Owned(moved) => moved.into_bytes(),
+            };
             self.files.insert(key, contents);
             self.add_included(&text, path.parent());
             return true;
@@ -102,6 +107,21 @@ impl Sources {
             }
         }
     }
+}
+
+/// Gives files that a source includes by absolute paths their places at the donor.
+pub fn moved<'a>(text: &'a str, files_dir: &str) -> Cow<'a, str> {
+    let is_moved = |line: &str| {
+        included(line).is_some_and(|name| name.starts_with('/') && Path::new(name).is_file())
+    };
+    if !text.lines().any(is_moved) {
+        return Cow::Borrowed(text);
+    }
+    let lines = text.split_inclusive('\n').map(|line| match included(line) {
+        Some(name) if is_moved(line) => line.replacen(name, &format!("{files_dir}{name}"), 1),
+        Some(_) | None => line.to_owned(),
+    });
+    Cow::Owned(lines.collect())
 }
 
 /// Returns the name in an `#include` line.
@@ -202,6 +222,17 @@ mod tests {
             options.starts_with("-I/files/opt/k -D DIR=/files/usr -DN=3 \"-I/files/a b\" -w"),
             "{options}"
         );
+    }
+
+    #[test]
+    fn absolute_includes_move() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.h").display().to_string();
+        std::fs::write(&path, "").unwrap();
+        let text = format!("int a;\n # include \"{path}\"\n#include \"/none.h\"\n");
+        let expected = text.replace(&path, &format!("/files{path}"));
+        assert_eq!(moved(&text, "/files"), expected);
+        assert!(matches!(moved("#include \"x.h\"\n", "/files"), Cow::Borrowed(_)));
     }
 
     #[test]

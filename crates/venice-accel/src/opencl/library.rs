@@ -88,7 +88,10 @@ functions! {
     clGetPlatformInfo: clGetPlatformInfo_t;
     clGetDeviceIDs: clGetDeviceIDs_t;
     clGetDeviceInfo: clGetDeviceInfo_t;
+    clCreateSubDevices: clCreateSubDevices_t;
+    clReleaseDevice: clReleaseDevice_t;
     clCreateContext: clCreateContext_t;
+    clGetContextInfo: clGetContextInfo_t;
     clReleaseContext: clReleaseContext_t;
     clCreateCommandQueue: clCreateCommandQueue_t;
     clReleaseCommandQueue: clReleaseCommandQueue_t;
@@ -104,6 +107,7 @@ functions! {
     clCreateProgramWithSource: clCreateProgramWithSource_t;
     clCreateProgramWithBinary: clCreateProgramWithBinary_t;
     clCreateProgramWithIL: clCreateProgramWithIL_t;
+    clCreateProgramWithBuiltInKernels: clCreateProgramWithBuiltInKernels_t;
     clRetainProgram: clRetainProgram_t;
     clReleaseProgram: clReleaseProgram_t;
     clBuildProgram: clBuildProgram_t;

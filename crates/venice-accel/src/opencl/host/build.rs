@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_void};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -14,8 +14,8 @@ use opencl_sys::{
     CL_KERNEL_LOCAL_MEM_SIZE, CL_KERNEL_NUM_ARGS, CL_KERNEL_PREFERRED_WORK_GROUP_SIZE_MULTIPLE,
     CL_KERNEL_PRIVATE_MEM_SIZE, CL_KERNEL_WORK_GROUP_SIZE, CL_PROGRAM_BINARIES,
     CL_PROGRAM_BINARY_SIZES, CL_PROGRAM_BINARY_TYPE, CL_PROGRAM_BINARY_TYPE_EXECUTABLE,
-    CL_PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE, CL_PROGRAM_BUILD_LOG, cl_device_id, cl_int,
-    cl_kernel, cl_program, cl_program_build_info, cl_uint,
+    CL_PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE, CL_PROGRAM_BUILD_LOG, CL_PROGRAM_NUM_DEVICES,
+    cl_device_id, cl_int, cl_kernel, cl_program, cl_program_build_info, cl_uint,
 };
 use venice_service::ConnectionId;
 
@@ -149,14 +149,7 @@ impl Worker {
                 let raw = program.raw();
                 let status = done(call!(
                     self.library,
-                    clBuildProgram(
-                        raw,
-                        1,
-                        &raw const self.device,
-                        options.as_ptr(),
-                        None,
-                        null_mut()
-                    )
+                    clBuildProgram(raw, 0, null(), options.as_ptr(), None, null_mut())
                 ));
                 (status.err().unwrap_or(0), Some(raw))
             }
@@ -216,8 +209,8 @@ impl Worker {
             self.library,
             clCompileProgram(
                 program,
-                1,
-                &raw const self.device,
+                0,
+                null(),
                 options,
                 count,
                 programs,
@@ -240,17 +233,7 @@ impl Worker {
         created(|code| {
             call!(
                 self.library,
-                clLinkProgram(
-                    context,
-                    1,
-                    &raw const self.device,
-                    options,
-                    count,
-                    first,
-                    None,
-                    null_mut(),
-                    code
-                )
+                clLinkProgram(context, 0, null(), options, count, first, None, null_mut(), code)
             )
         })
     }
@@ -306,12 +289,16 @@ impl Worker {
                 call!(self.library, clGetProgramInfo(program, parameter, bytes, value, null_mut()));
             done(asked)
         };
-        let mut len = 0_usize;
-        get(CL_PROGRAM_BINARY_SIZES, size_of::<usize>(), (&raw mut len).cast())?;
-        let mut binary = vec![0_u8; len];
-        let mut at = binary.as_mut_ptr();
-        if len > 0 {
-            get(CL_PROGRAM_BINARIES, size_of::<*mut u8>(), (&raw mut at).cast())?;
+        let mut count: cl_uint = 0;
+        get(CL_PROGRAM_NUM_DEVICES, size_of::<cl_uint>(), (&raw mut count).cast())?;
+        // The first device is the whole one; its parts have the same binary.
+        let mut lens = vec![0_usize; count.max(1) as usize];
+        get(CL_PROGRAM_BINARY_SIZES, size_of_val(&lens[..]), lens.as_mut_ptr().cast())?;
+        let mut binary = vec![0_u8; lens[0]];
+        let mut places = vec![null_mut::<u8>(); lens.len()];
+        places[0] = binary.as_mut_ptr();
+        if !binary.is_empty() {
+            get(CL_PROGRAM_BINARIES, size_of_val(&places[..]), places.as_mut_ptr().cast())?;
         }
         Ok(binary)
     }

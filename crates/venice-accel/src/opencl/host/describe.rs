@@ -7,7 +7,7 @@ use opencl_sys::*;
 use super::execute::{created, done};
 use super::objects::{Kind, Owned};
 use crate::opencl::library::{Library, OpenClError, call, info, number};
-use crate::opencl::wire::{ImageFormats, Parameter};
+use crate::opencl::wire::{ImageFormats, Parameter, PartInfo};
 
 /// Parameters of a device whose values mean the same at the recipient.
 const DEVICE: &[cl_device_info] = &[
@@ -101,6 +101,24 @@ const DEVICE: &[cl_device_info] = &[
     CL_DEVICE_PREFERRED_WORK_GROUP_SIZE_MULTIPLE,
     CL_DEVICE_LATEST_CONFORMANCE_VERSION_PASSED,
     CL_DEVICE_SUB_GROUP_INDEPENDENT_FORWARD_PROGRESS,
+    CL_DEVICE_BUILT_IN_KERNELS_WITH_VERSION,
+    CL_DEVICE_PARTITION_MAX_SUB_DEVICES,
+    CL_DEVICE_PARTITION_PROPERTIES,
+    CL_DEVICE_PARTITION_AFFINITY_DOMAIN,
+];
+
+/// Parameters by which a part differs from its device.
+const PART: &[cl_device_info] = &[
+    CL_DEVICE_MAX_COMPUTE_UNITS,
+    CL_DEVICE_MAX_WORK_GROUP_SIZE,
+    CL_DEVICE_MAX_WORK_ITEM_SIZES,
+    CL_DEVICE_LOCAL_MEM_SIZE,
+    CL_DEVICE_GLOBAL_MEM_CACHE_SIZE,
+    CL_DEVICE_BUILT_IN_KERNELS,
+    CL_DEVICE_PARTITION_TYPE,
+    CL_DEVICE_PARTITION_MAX_SUB_DEVICES,
+    CL_DEVICE_PARTITION_PROPERTIES,
+    CL_DEVICE_PARTITION_AFFINITY_DOMAIN,
 ];
 
 /// Parameters of a platform.
@@ -144,6 +162,14 @@ pub(super) fn device(
         Some(Parameter { name: *name, value })
     });
     known.collect()
+}
+
+/// Returns the parameters of a part of the device.
+pub(super) fn part(library: &Library, part: cl_device_id) -> PartInfo {
+    let known = PART.iter().filter_map(|name| {
+        Some(Parameter { name: *name, value: library.device_info(part, *name).ok()? })
+    });
+    PartInfo { device: known.collect() }
 }
 
 /// Returns the parameters of a platform that its driver knows.

@@ -6,8 +6,8 @@ use std::ptr::{null, null_mut};
 use opencl_sys::{
     CL_INVALID_ARG_VALUE, CL_INVALID_BUFFER_SIZE, CL_INVALID_IMAGE_SIZE, CL_INVALID_KERNEL_NAME,
     CL_INVALID_VALUE, CL_MEM_COPY_HOST_PTR, CL_MEM_USE_HOST_PTR, CL_QUEUE_PROFILING_ENABLE,
-    cl_command_queue, cl_context, cl_event, cl_image_desc, cl_image_format, cl_int, cl_mem,
-    cl_uint,
+    cl_command_queue, cl_context, cl_device_id, cl_event, cl_image_desc, cl_image_format, cl_int,
+    cl_mem, cl_uint,
 };
 use venice_service::ConnectionId;
 
@@ -45,9 +45,11 @@ impl Executor<'_> {
     /// The id of the object that could not be made, or 0, and the error.
     pub(super) fn execute(&mut self, command: Command<'_>) -> Result<(), (u64, Code)> {
         match command.kind {
-            CommandKind::CreateContext { id } => self.make(id, Kind::Context, Self::context),
-            CommandKind::CreateQueue { id, context, properties } => {
-                self.make(id, Kind::Queue, |it| it.queue(context, properties))?;
+            CommandKind::CreateContext { id, parts } => {
+                self.make(id, Kind::Context, |it| it.context(&parts))
+            }
+            CommandKind::CreateQueue { id, context, part, properties } => {
+                self.make(id, Kind::Queue, |it| it.queue(context, part, properties))?;
                 if properties & CL_QUEUE_PROFILING_ENABLE != 0 {
                     self.objects.note_profiling(id);
                 }
@@ -117,21 +119,31 @@ impl Executor<'_> {
         self.objects.add(id, kind, made).map_err(|code| (id, code))
     }
 
-    fn context(&self) -> Result<*mut c_void, Code> {
+    /// Makes a context of the device and of parts of it.
+    fn context(&self, parts: &[u64]) -> Result<*mut c_void, Code> {
         let library = self.donor.library;
-        let device = self.donor.device;
+        let mut devices = vec![self.donor.device];
+        for part in parts {
+            devices.push(self.device(*part)?);
+        }
+        let (count, first) = (devices.len() as cl_uint, devices.as_ptr());
         created(|code| {
-            call!(library, clCreateContext(null(), 1, &raw const device, None, null_mut(), code))
+            call!(library, clCreateContext(null(), count, first, None, null_mut(), code))
         })
+    }
+
+    /// Returns the device, or a part of it.
+    fn device(&self, part: u64) -> Result<cl_device_id, Code> {
+        if part == 0 { Ok(self.donor.device) } else { self.objects.get(part, Kind::Part) }
     }
 
     fn context_of(&self, id: u64) -> Result<cl_context, Code> {
         self.objects.get(id, Kind::Context)
     }
 
-    fn queue(&self, context: u64, properties: u64) -> Result<*mut c_void, Code> {
+    fn queue(&self, context: u64, part: u64, properties: u64) -> Result<*mut c_void, Code> {
         let (library, context) = (self.donor.library, self.context_of(context)?);
-        let device = self.donor.device;
+        let device = self.device(part)?;
         created(|code| call!(library, clCreateCommandQueue(context, device, properties, code)))
     }
 
@@ -520,24 +532,4 @@ pub(super) fn done(called: Result<cl_int, OpenClError>) -> Result<(), Code> {
         Ok(code) => Err(code),
         Err(error) => Err(error.code()),
     }
-}
-
-/// Makes a program of a binary or of SPIR-V.
-pub(super) fn load_program(
-    donor: &Donor,
-    context: *mut c_void,
-    is_il: bool,
-    binary: &[u8],
-) -> Result<*mut c_void, Code> {
-    let (library, device) = (donor.library, donor.device);
-    let len = binary.len();
-    if is_il {
-        let at = binary.as_ptr().cast();
-        return created(|code| call!(library, clCreateProgramWithIL(context, at, len, code)));
-    }
-    let mut at = binary.as_ptr();
-    let (at, len, device) = (&raw mut at, &raw const len, &raw const device);
-    created(|code| {
-        call!(library, clCreateProgramWithBinary(context, 1, device, len, at, null_mut(), code))
-    })
 }

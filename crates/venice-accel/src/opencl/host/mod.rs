@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `execute`, `boxes` | commands on the driver |
 //! | `build`, `fetch` | the threads that compile, and that fetch from other donors |
+//! | `programs`, `parts` | programs that are no source text; parts of the device |
 //! | `watch` | ends of commands, from the driver's threads |
 //! | `objects`, `extents` | what connections own |
 //! | `describe`, `trial`, `output` | the device's description; what kernels print |
@@ -16,6 +17,8 @@ mod extents;
 mod fetch;
 mod objects;
 mod output;
+mod parts;
+mod programs;
 mod trial;
 mod watch;
 
@@ -36,7 +39,7 @@ use venice_service::{
 use venice_wire::SLAB_BYTES;
 
 use self::build::{Build, Builder, Built, Handle, Outcome, Step};
-use self::execute::{Executor, done, load_program};
+use self::execute::{Executor, done};
 use self::extents::Extents;
 use self::fetch::{Fetch, Fetched, Fetcher};
 use self::objects::{Kind, Objects, Owned};
@@ -47,9 +50,9 @@ use super::SERVICE;
 use super::library::{Library, call};
 use super::options::OpenClOptions;
 use super::wire::{
-    ANSWER_BYTES, AdmitRequest, BinaryRequest, Blob, BuildKind, BuildRequest, BuildResult, Command,
-    CommandKind, Description, FetchRequest, Malformed, Notice, Place, Reader, Times, VERSION,
-    decode, encode, opcode,
+    ANSWER_BYTES, AdmitRequest, Blob, BuildKind, BuildRequest, BuildResult, Command, CommandKind,
+    Description, FetchRequest, Malformed, Notice, Place, Reader, Times, VERSION, decode, encode,
+    opcode,
 };
 use crate::region::{RegionHost, Ticket, key_of};
 
@@ -377,22 +380,6 @@ impl OpenCl {
         }
     }
 
-    fn create_program(&mut self, connection: ConnectionId, payload: &[u8]) -> (Status, Vec<u8>) {
-        let Ok(request) = decode::<BinaryRequest<'_>>(payload) else {
-            return (Status::MALFORMED, Vec::new());
-        };
-        let Some(state) = self.connections.get_mut(&connection) else {
-            return (Status::MALFORMED, Vec::new());
-        };
-        let made = state.objects.get(request.context, Kind::Context).and_then(|context| {
-            let binary = self.donor.blob(connection, &request.binary).ok_or(CL_INVALID_VALUE)?;
-            load_program(&self.donor, context, request.is_il, &binary)
-        });
-        let made = made.map(|raw| Owned::new(self.donor.library, Kind::Program, raw));
-        let code = state.objects.add(request.id, Kind::Program, made).err().unwrap_or(0);
-        (Status::OK, encode(&code))
-    }
-
     /// Gives a build to the builder. Returns the answer if there is one at once.
     fn build(&mut self, connection: ConnectionId, request: u64, payload: &[u8]) -> Option<Status> {
         let Ok(asked) = decode::<BuildRequest<'_>>(payload) else { return Some(Status::MALFORMED) };
@@ -648,6 +635,7 @@ impl Service for OpenCl {
                 Some(status) => (status, Vec::new()),
             },
             opcode::SYNC => (Status::OK, Vec::new()),
+            opcode::PARTITION => self.partition(connection, payload),
             _ => (Status::UNKNOWN_OPCODE, Vec::new()),
         };
         self.answer(connection, id, status, answer);

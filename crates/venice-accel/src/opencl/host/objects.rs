@@ -5,8 +5,9 @@ use std::ffi::c_void;
 
 use opencl_sys::{
     CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST, CL_INVALID_COMMAND_QUEUE, CL_INVALID_CONTEXT,
-    CL_INVALID_EVENT, CL_INVALID_KERNEL, CL_INVALID_MEM_OBJECT, CL_INVALID_PROGRAM,
-    CL_INVALID_SAMPLER, CL_INVALID_VALUE, CL_OUT_OF_HOST_MEMORY, cl_event, cl_int,
+    CL_INVALID_DEVICE, CL_INVALID_EVENT, CL_INVALID_KERNEL, CL_INVALID_MEM_OBJECT,
+    CL_INVALID_PROGRAM, CL_INVALID_SAMPLER, CL_INVALID_VALUE, CL_OUT_OF_HOST_MEMORY, cl_event,
+    cl_int,
 };
 
 use crate::opencl::library::{Library, call};
@@ -17,6 +18,8 @@ const MAX_OBJECTS: usize = 1 << 20;
 /// Kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
+    /// A part of the device.
+    Part,
     Context,
     Queue,
     Memory,
@@ -30,6 +33,7 @@ impl Kind {
     /// Returns the error for an id that is none of this kind.
     fn invalid(self) -> cl_int {
         match self {
+            Self::Part => CL_INVALID_DEVICE,
             Self::Context => CL_INVALID_CONTEXT,
             Self::Queue => CL_INVALID_COMMAND_QUEUE,
             Self::Memory => CL_INVALID_MEM_OBJECT,
@@ -69,6 +73,7 @@ impl Drop for Owned {
         let library = self.library;
         // A driver that cannot release an object leaves nothing to be done.
         let _ = match self.kind {
+            Kind::Part => call!(library, clReleaseDevice(self.raw)),
             Kind::Context => call!(library, clReleaseContext(self.raw)),
             Kind::Queue => call!(library, clReleaseCommandQueue(self.raw)),
             Kind::Memory => call!(library, clReleaseMemObject(self.raw)),

@@ -92,6 +92,8 @@ messages! {
         CreateContext = 1 {
             /// Id.
             id: u64,
+            /// Its parts of the device, beside the device itself.
+            parts: Vec<u64>,
         },
         /// Makes a queue.
         CreateQueue = 2 {
@@ -99,6 +101,8 @@ messages! {
             id: u64,
             /// Context.
             context: u64,
+            /// Part of the device; 0: the device itself.
+            part: u64,
             /// `cl_command_queue_properties`.
             properties: u64,
         },

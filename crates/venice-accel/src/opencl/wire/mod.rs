@@ -12,8 +12,9 @@ mod programs;
 pub use self::code::{Field, Malformed, Reader};
 pub use self::commands::{Argument, Blob, Command, CommandKind, ImageShape, Notice, Place, Times};
 pub use self::programs::{
-    AdmitRequest, ArgumentInfo, BinaryRequest, BuildKind, BuildRequest, BuildResult, Description,
-    FetchRequest, Header, ImageFormats, KernelInfo, Parameter,
+    AdmitRequest, ArgumentInfo, BinaryKind, BinaryRequest, BuildKind, BuildRequest, BuildResult,
+    Description, FetchRequest, Header, ImageFormats, KernelInfo, Loaded, Parameter, PartInfo,
+    PartitionRequest, PartitionResult,
 };
 
 /// Version of the messages; both ends have the same.
@@ -35,7 +36,8 @@ pub mod opcode {
     pub const RESERVE: u16 = 4;
     /// Gives a reserved range back; payload: offset.
     pub const GIVE_BACK: u16 = 5;
-    /// Makes a program of a binary or of SPIR-V; payload: [`super::BinaryRequest`].
+    /// Makes a program of what is no source text; payload: [`super::BinaryRequest`], answer:
+    /// [`super::Loaded`].
     pub const CREATE_PROGRAM: u16 = 6;
     /// Builds, compiles or links; payload: [`super::BuildRequest`], answer: [`super::BuildResult`].
     pub const BUILD: u16 = 7;
@@ -43,13 +45,15 @@ pub mod opcode {
     pub const BINARY: u16 = 8;
     /// Answered once everything before it has been given to the driver.
     pub const SYNC: u16 = 9;
+    /// Divides the device; payload: [`super::PartitionRequest`], answer: [`super::PartitionResult`].
+    pub const PARTITION: u16 = 10;
     /// Makes a ticket for a part of the region valid; payload: [`super::AdmitRequest`].
-    pub const ADMIT: u16 = 10;
+    pub const ADMIT: u16 = 11;
     /// Makes a ticket void; payload: its number.
-    pub const REVOKE: u16 = 11;
+    pub const REVOKE: u16 = 12;
     /// Fetches bytes from another donor's region; payload: [`super::FetchRequest`]. Answered when
     /// they are here, or with the reason why they are not: an optional text.
-    pub const FETCH: u16 = 12;
+    pub const FETCH: u16 = 13;
 }
 
 /// Encodes a value.

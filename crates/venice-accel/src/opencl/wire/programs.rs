@@ -68,16 +68,58 @@ messages! {
         pub place: Place,
     }
 
-    /// A program of a binary or of SPIR-V.
+    /// Kind of a program that is no source text.
+    pub enum BinaryKind {
+        /// A binary of the driver.
+        Binary = 0 {},
+        /// SPIR-V.
+        Il = 1 {},
+        /// Names of built-in kernels, with semicolons.
+        BuiltIn = 2 {},
+    }
+
+    /// A program of a binary, of SPIR-V or of built-in kernels.
     pub struct BinaryRequest<'a> {
         /// Id.
         pub id: u64,
         /// Context.
         pub context: u64,
-        /// True for SPIR-V.
-        pub is_il: bool,
+        /// What the bytes are.
+        pub kind: BinaryKind,
         /// The bytes.
         pub binary: Blob<'a>,
+    }
+
+    /// Outcome of the making of such a program.
+    pub struct Loaded {
+        /// 0, or the driver's error.
+        pub status: i32,
+        /// `cl_program_binary_type`.
+        pub binary_type: u32,
+    }
+
+    /// A partition of the device, or of a part of it.
+    pub struct PartitionRequest {
+        /// Part; 0: the device itself.
+        pub part: u64,
+        /// `cl_device_partition_property`, with the 0 that ends them.
+        pub properties: Vec<u64>,
+        /// Ids for the parts that this makes; more are not made.
+        pub ids: Vec<u64>,
+    }
+
+    /// A part of the device.
+    pub struct PartInfo {
+        /// Parameters that differ from those of the device.
+        pub device: Vec<Parameter>,
+    }
+
+    /// Outcome of a partition.
+    pub struct PartitionResult {
+        /// 0, or the error of the partition.
+        pub status: i32,
+        /// The parts, which have the first ids of the request.
+        pub parts: Vec<PartInfo>,
     }
 
     /// Step of a build.

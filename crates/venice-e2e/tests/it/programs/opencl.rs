@@ -20,21 +20,25 @@ for program in bin/cl-*; do
     echo "$(basename $program) ${verdict:-ended with $?}"
 done
 "#;
+/// Prints what calls answer.
+const CALLS: &str = include_str!("opencl_calls.py");
 /// Keeps the endpoints of one port in the environment of a program, as if it ran on another machine.
 const OVER_UDP: &str = "
 import json, os, sys
 granted = json.loads(os.environ['VENICE_GRANT_ENDPOINTS'])
 for access in filter(None, granted):
     access['endpoints'] = [it for it in access['endpoints'] if it['port'].lower() == 'udp']
+    assert access['endpoints'], 'the device is not reached over udp'
 os.environ['VENICE_GRANT_ENDPOINTS'] = json.dumps(granted)
 os.execvp(sys.argv[1], sys.argv[1:])
 ";
 
 /// A rack whose second node lends the processors as an OpenCL device.
 fn rack(port: Port) -> Rack {
-    let netns: &[&str] = if port == Port::Udp { &["--netns"] } else { &[] };
+    // Hosts on the loopback interface have no endpoint for datagrams.
+    let network: &[&str] = if port == Port::Udp { &["--netns"] } else { &[] };
     let offer = ["--offer", "node2/accelerator:opencl=2GiB"];
-    Rack::start_with(port, 64, &[&offer, netns].concat())
+    Rack::start_with(port, 64, &[&offer, network].concat())
 }
 
 /// Runs a program, which must succeed; returns its output.
@@ -89,6 +93,46 @@ fn piglit_passes_over_shm() {
 #[test]
 fn piglit_passes_over_udp() {
     piglit_passes(Port::Udp, true);
+}
+
+#[test]
+fn calls_answer_as_local() {
+    if !Path::new("/usr/lib/python3/dist-packages/pyopencl").exists() {
+        return eprintln!("SKIPPED: python3-pyopencl is not installed");
+    }
+    let rack = rack(Port::Shm);
+    let words = ["/usr/bin/python3", "-c", CALLS];
+    let mut local = Command::new(words[0]);
+    local.args(&words[1..]);
+    let local = output(local);
+    assert!(local.lines().count() > 8, "{local}");
+    assert_eq!(output(granted(&rack, false, &words)), local);
+}
+
+#[test]
+fn clblast_passes_own_tests() {
+    if !Path::new("/usr/bin/clblast_test_xaxpy").exists() {
+        return eprintln!("SKIPPED: clblast-tests is not installed");
+    }
+    let rack = rack(Port::Shm);
+    for routine in ["xaxpy", "xdot", "xomatcopy"] {
+        let program = format!("/usr/bin/clblast_test_{routine}");
+        let words = [&program[..], "-platform", "0", "-device", "0", "-full_test", "0"];
+        // It exits with the number of errors.
+        let said = output(granted(&rack, false, &words));
+        assert!(said.contains("0 test(s) failed"), "{said}");
+    }
+}
+
+#[test]
+fn clfft_transforms() {
+    if !Path::new("/usr/bin/clFFT-client").exists() {
+        return eprintln!("SKIPPED: clfft-client is not installed");
+    }
+    let rack = rack(Port::Shm);
+    let words = ["/usr/bin/clFFT-client", "-x", "1024", "-b", "64"];
+    let said = output(granted(&rack, false, &words));
+    assert!(said.contains("*****PASS*****"), "{said}");
 }
 
 #[test]

@@ -1,32 +1,33 @@
 //! Programs, built at each device.
 
+mod build;
+
+pub use self::build::{build_program, compile_program, link_program};
+
 use std::collections::HashMap;
 use std::ffi::{c_char, c_uchar, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use opencl_sys::*;
-use venice_accel::opencl::session::{Session, SessionError};
+use venice_accel::opencl::session::Session;
 use venice_accel::opencl::wire::{
-    ANSWER_BYTES, BinaryRequest, Blob, BuildKind, BuildRequest, BuildResult, CommandKind, Header,
-    decode, encode, opcode,
+    BinaryKind, BinaryRequest, BuildKind, BuildRequest, BuildResult, CommandKind, Loaded, decode,
+    encode, opcode,
 };
 
-use crate::call::{Done, Out, array, check_list, code, made, session_code, store, text};
+use crate::call::{Done, Out, array, code, made, session_code, store, text};
 use crate::context::Context;
-use crate::device::{Device, devices_at};
+use crate::device::Device;
 use crate::event::plain;
-use crate::gate;
 use crate::link::Link;
 use crate::object::{Object, Shared, bodies, new_id};
-use crate::sources::Sources;
-use crate::thread;
+use crate::part::devices_at;
+use crate::sources::moved;
 
 bodies! {
     Program: CL_INVALID_PROGRAM;
 }
 
-/// Rounds of a build in which files are added.
-const MAX_ROUNDS: usize = 64;
 /// Option by which kernels can be described.
 const ARGUMENT_INFO: &str = "-cl-kernel-arg-info";
 
@@ -35,9 +36,19 @@ pub struct Program {
     pub id: u64,
     pub context: Shared<Context>,
     pub devices: Vec<Shared<Device>>,
-    source: Option<String>,
-    il: Vec<u8>,
+    origin: Origin,
     state: Mutex<State>,
+}
+
+/// What a program is made of.
+enum Origin {
+    Source(String),
+    /// SPIR-V.
+    Il(Vec<u8>),
+    /// Names of built-in kernels.
+    BuiltIn(String),
+    /// Binaries of its devices, or linked programs.
+    Built,
 }
 
 #[derive(Default)]
@@ -57,17 +68,30 @@ struct DeviceBuild {
     result: Arc<BuildResult>,
 }
 
-type Notify = Option<unsafe extern "C" fn(cl_program, *mut c_void)>;
-
 impl Program {
     fn new(
         context: &Shared<Context>,
         devices: Vec<Shared<Device>>,
-        source: Option<String>,
-        il: Vec<u8>,
+        origin: Origin,
     ) -> Shared<Self> {
         let (context, state) = (Shared::clone(context), Mutex::default());
-        Object::new(Self { id: new_id(), context, devices, source, il, state })
+        Object::new(Self { id: new_id(), context, devices, origin, state })
+    }
+
+    /// Returns its source, if it is made of one.
+    fn source(&self) -> Option<&str> {
+        match &self.origin {
+            Origin::Source(source) => Some(source),
+            Origin::Il(_) | Origin::BuiltIn(_) | Origin::Built => None,
+        }
+    }
+
+    /// Returns its SPIR-V; empty if it is made of something else.
+    fn il(&self) -> &[u8] {
+        match &self.origin {
+            Origin::Il(il) => il,
+            Origin::Source(_) | Origin::BuiltIn(_) | Origin::Built => &[],
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -81,35 +105,46 @@ impl Program {
             return Ok(());
         }
         self.context.id_at(device)?;
-        self.create_by(&device.session(), self.source.as_deref().unwrap_or_default())?;
+        self.create_by(&device.session(), self.source().unwrap_or_default())?;
         state.made_at |= device.bit();
         Ok(())
     }
 
     fn create_by(&self, session: &Session, source: &str) -> Done {
         let (id, context) = (self.id, self.context.id);
+        let source = moved(source, &session.description().files_dir);
         let sent = session.submit_with_blob(source.as_bytes(), |source| {
             plain(CommandKind::CreateProgram { id, context, source })
         });
         sent.map_err(session_code)
     }
 
-    /// Loads a program of a binary or of SPIR-V at a device.
-    fn load_at(&self, device: &Shared<Device>, is_il: bool, binary: &[u8]) -> Done {
+    /// Loads a program that is no source text at a device, if it is not there.
+    fn load_at(&self, device: &Shared<Device>, kind: &BinaryKind, binary: &[u8]) -> Done {
+        if self.state().made_at & device.bit() != 0 {
+            return Ok(());
+        }
         self.context.id_at(device)?;
-        let loaded = self.load_by(&device.session(), is_il, binary);
+        let loaded = self.load_by(&device.session(), kind, binary)?;
         self.state().made_at |= device.bit();
-        loaded
+        if loaded.status != CL_SUCCESS {
+            return Err(loaded.status);
+        }
+        let result = BuildResult {
+            binary_type: loaded.binary_type,
+            ..BuildResult::without_program(CL_SUCCESS)
+        };
+        self.note(device, CL_BUILD_NONE, "", Arc::new(result));
+        Ok(())
     }
 
-    fn load_by(&self, session: &Session, is_il: bool, binary: &[u8]) -> Done {
+    fn load_by(&self, session: &Session, kind: &BinaryKind, binary: &[u8]) -> Done<Loaded> {
         let (id, context) = (self.id, self.context.id);
         let answer = session.with_blob(binary, |binary| {
-            let request = BinaryRequest { id, context, is_il, binary };
+            let request = BinaryRequest { id, context, kind: kind.clone(), binary };
             session.call(opcode::CREATE_PROGRAM, &encode(&request))
         });
-        let status = decode::<i32>(&answer.map_err(session_code)?).unwrap_or(CL_INVALID_BINARY);
-        if status == CL_SUCCESS { Ok(()) } else { Err(status) }
+        decode(&answer.map_err(session_code)?).map_err(|_| CL_INVALID_BINARY)
     }
 
     /// Returns the result of the build at a device, if it made an executable.
@@ -132,7 +167,7 @@ impl Program {
     /// True if the program was built so that its kernels may be described to the program.
     pub fn describes_arguments(&self) -> bool {
         let state = self.state();
-        self.source.is_none()
+        self.source().is_none()
             || state.builds.values().any(|build| build.options.contains(ARGUMENT_INFO))
     }
 
@@ -142,93 +177,6 @@ impl Program {
 
     pub fn forget_kernel(&self) {
         self.state().kernels -= 1;
-    }
-
-    /// Builds at one device, and keeps the result.
-    fn build_at(&self, device: &Shared<Device>, options: &str, step: &Step) -> Done {
-        self.note(
-            device,
-            CL_BUILD_IN_PROGRESS,
-            options,
-            Arc::new(BuildResult::without_program(CL_BUILD_NONE)),
-        );
-        let built = self.run_build(device, options, step).map_err(session_code);
-        let (status, result) = match built {
-            Ok(result) => (result.status, result),
-            Err(code) => (code, BuildResult::without_program(code)),
-        };
-        let state = if status == CL_SUCCESS { CL_BUILD_SUCCESS } else { CL_BUILD_ERROR };
-        self.note(device, state, options, Arc::new(result));
-        if status == CL_SUCCESS { Ok(()) } else { Err(status) }
-    }
-
-    fn note(
-        &self,
-        device: &Device,
-        status: cl_build_status,
-        options: &str,
-        result: Arc<BuildResult>,
-    ) {
-        let build = DeviceBuild { status, options: options.to_owned(), result };
-        self.state().builds.insert(device.index, build);
-    }
-
-    fn run_build(
-        &self,
-        device: &Shared<Device>,
-        options: &str,
-        step: &Step,
-    ) -> Result<BuildResult, SessionError> {
-        let session = device.session();
-        let mut sources = Sources::new(options, &session.description().files_dir);
-        if let Some(source) = &self.source {
-            sources.add_included(source, None);
-        }
-        for round in 0.. {
-            let result = self.try_build(device, &sources, step)?;
-            let may_lack = result.status != CL_SUCCESS && round < MAX_ROUNDS;
-            if !may_lack || !sources.add_missing(&result.log) {
-                return Ok(result);
-            }
-        }
-        unreachable!("the last round returns")
-    }
-
-    fn try_build(
-        &self,
-        device: &Device,
-        sources: &Sources,
-        step: &Step,
-    ) -> Result<BuildResult, SessionError> {
-        let session = device.session();
-        let mut staged = Vec::new();
-        let mut files = Vec::new();
-        // Long files go through the region, so that the request fits a message.
-        let is_long = sources.files.values().map(Vec::len).sum::<usize>() > ANSWER_BYTES / 2;
-        for (name, contents) in &sources.files {
-            let text = if is_long && !contents.is_empty() {
-                let place = session.stage(contents)?;
-                staged.push(place.offset);
-                Blob::Region { place }
-            } else {
-                Blob::Inline { bytes: contents }
-            };
-            files.push(Header { name, text });
-        }
-        let (kind, headers, names) = step.parts();
-        let options = match step {
-            Step::Link { .. } => sources.options.clone(),
-            Step::Build | Step::Compile { .. } if sources.options.contains(ARGUMENT_INFO) => {
-                sources.options.clone()
-            }
-            Step::Build | Step::Compile { .. } => format!("{} {ARGUMENT_INFO}", sources.options),
-        };
-        let options = options.trim();
-        let request = BuildRequest { id: self.id, kind, options, headers, names, files };
-        let answer = session.call_long(opcode::BUILD, &encode(&request));
-        staged.into_iter().for_each(|offset| session.free(offset));
-        let answer = answer?;
-        decode(&answer).map_err(|_| SessionError::Lost("malformed result of a build".into()))
     }
 
     /// Returns the binary at a device.
@@ -260,21 +208,23 @@ impl Program {
             return Ok(());
         }
         let built = build.filter(|build| build.status == CL_BUILD_SUCCESS);
-        match (&self.source, built) {
-            (Some(source), None) => self.create_by(&to.session, source),
-            (_, built) => {
-                let (is_il, binary) = match &built {
-                    None if !self.il.is_empty() => (true, self.il.clone()),
-                    Some(_) | None => (false, self.binary_by(&from.session)?),
-                };
-                // What a failed link left has neither binary nor use.
-                if binary.is_empty() && built.is_none() {
-                    return Ok(());
-                }
-                self.load_by(&to.session, is_il, &binary)?;
-                built.map_or(Ok(()), |built| self.build_again(to, &built))
+        let (kind, bytes) = match (&self.origin, &built) {
+            (Origin::Source(source), None) => return self.create_by(&to.session, source),
+            (Origin::Il(il), None) => (BinaryKind::Il {}, il.clone()),
+            (Origin::BuiltIn(names), _) => (BinaryKind::BuiltIn {}, names.clone().into_bytes()),
+            (Origin::Built, None) | (_, Some(_)) => {
+                (BinaryKind::Binary {}, self.binary_by(&from.session)?)
             }
+        };
+        // What a failed link left has neither binary nor use.
+        if bytes.is_empty() && built.is_none() {
+            return Ok(());
         }
+        let loaded = self.load_by(&to.session, &kind, &bytes)?;
+        if loaded.status != CL_SUCCESS {
+            return Err(loaded.status);
+        }
+        built.map_or(Ok(()), |built| self.build_again(to, &built))
     }
 
     /// Builds it of its binary.
@@ -290,30 +240,6 @@ impl Program {
         let answer = answer.map_err(session_code)?;
         let result = decode::<BuildResult>(&answer).map_err(|_| CL_OUT_OF_RESOURCES)?;
         if result.status == CL_SUCCESS { Ok(()) } else { Err(result.status) }
-    }
-}
-
-/// Step of a build, with what it needs at each device.
-enum Step {
-    Build,
-    Compile { headers: Vec<(String, Shared<Program>)> },
-    Link { context: u64, inputs: Vec<Shared<Program>> },
-}
-
-impl Step {
-    fn parts(&self) -> (BuildKind, Vec<u64>, Vec<String>) {
-        match self {
-            Self::Build => (BuildKind::Build {}, Vec::new(), Vec::new()),
-            Self::Compile { headers } => {
-                let ids = headers.iter().map(|(_, program)| program.id).collect();
-                let names = headers.iter().map(|(name, _)| name.clone()).collect();
-                (BuildKind::Compile {}, ids, names)
-            }
-            Self::Link { context, inputs } => {
-                let inputs = inputs.iter().map(|program| program.id).collect();
-                (BuildKind::Link { context: *context, inputs }, Vec::new(), Vec::new())
-            }
-        }
     }
 }
 
@@ -356,8 +282,8 @@ pub unsafe extern "C" fn create_program_with_source(
                 }
             }
             let source = String::from_utf8_lossy(&source).trim_end_matches('\0').to_owned();
-            let devices = context.devices.clone();
-            Ok(Object::hand_out(Program::new(&context, devices, Some(source), Vec::new())))
+            let devices = context.listed.clone();
+            Ok(Object::hand_out(Program::new(&context, devices, Origin::Source(source))))
         })
     }
 }
@@ -382,7 +308,7 @@ pub unsafe extern "C" fn create_program_with_binary(
             for device in &devices {
                 context.device(Object::handle(device))?;
             }
-            let program = Program::new(&context, devices.clone(), None, Vec::new());
+            let program = Program::new(&context, devices.clone(), Origin::Built);
             let lengths = array(lengths, count as usize);
             let binaries = array(binaries, count as usize);
             let mut outcome = Ok(());
@@ -390,7 +316,11 @@ pub unsafe extern "C" fn create_program_with_binary(
                 let loaded = if lengths[at] == 0 || binaries[at].is_null() {
                     Err(CL_INVALID_VALUE)
                 } else {
-                    program.load_at(device, false, array(binaries[at], lengths[at]))
+                    program.load_at(
+                        device,
+                        &BinaryKind::Binary {},
+                        array(binaries[at], lengths[at]),
+                    )
                 };
                 if !statuses.is_null() {
                     statuses.add(at).write(loaded.err().unwrap_or(CL_SUCCESS));
@@ -422,9 +352,9 @@ pub unsafe extern "C" fn create_program_with_il(
                 return Err(CL_INVALID_OPERATION);
             }
             let il = array(il.cast::<u8>(), len).to_vec();
-            let program = Program::new(&context, context.devices.clone(), None, il);
+            let program = Program::new(&context, context.listed.clone(), Origin::Il(il));
             for device in &context.devices {
-                program.load_at(device, true, &program.il)?;
+                program.load_at(device, &BinaryKind::Il {}, program.il())?;
             }
             Ok(Object::hand_out(program))
         })
@@ -435,205 +365,34 @@ pub unsafe extern "C" fn create_program_with_built_in_kernels(
     context: cl_context,
     count: cl_uint,
     devices: *const cl_device_id,
-    _names: *const c_char,
+    names: *const c_char,
     stored: *mut cl_int,
 ) -> cl_program {
-    // SAFETY: the program passes so many devices, and null or a valid place.
+    // SAFETY: the program passes so many devices, a string, and null or a valid place.
     unsafe {
         made(stored, || {
             let context = Object::<Context>::get(context)?;
-            for device in devices_at(devices, count)? {
-                context.device(Object::handle(&device))?;
-            }
-            // Devices are described without built-in kernels.
-            Err(CL_INVALID_VALUE)
-        })
-    }
-}
-
-/// Request of a build, of all three functions.
-struct BuildCall {
-    program: Shared<Program>,
-    devices: Vec<Shared<Device>>,
-    options: String,
-    step: Step,
-}
-
-impl BuildCall {
-    /// Builds at all devices at once.
-    fn run(&self) -> Done {
-        for device in &self.devices {
-            self.prepare(device)?;
-        }
-        if let [device] = &self.devices[..] {
-            return self.program.build_at(device, &self.options, &self.step);
-        }
-        let outcomes: Vec<Done> = std::thread::scope(|scope| {
-            let builds: Vec<_> = self
-                .devices
-                .iter()
-                .map(|device| {
-                    scope.spawn(|| self.program.build_at(device, &self.options, &self.step))
-                })
-                .collect();
-            builds
-                .into_iter()
-                .map(|build| build.join().unwrap_or(Err(CL_OUT_OF_RESOURCES)))
-                .collect()
-        });
-        outcomes.into_iter().collect()
-    }
-
-    fn prepare(&self, device: &Shared<Device>) -> Done {
-        match &self.step {
-            Step::Build | Step::Compile { .. } if self.program.source.is_some() => {
-                self.program.make_at(device)?;
-            }
-            Step::Build | Step::Compile { .. } => {}
-            Step::Link { .. } => self.program.state().made_at |= device.bit(),
-        }
-        if let Step::Compile { headers } = &self.step {
-            headers.iter().try_for_each(|(_, header)| header.make_at(device))?;
-        }
-        Ok(())
-    }
-
-    /// Builds now, or on a thread that calls back.
-    fn start(self, notify: Notify, user: *mut c_void) -> Done {
-        let Some(notify) = notify else { return self.run() };
-        let user = user as usize;
-        let build = move || {
-            let pass = gate::enter();
-            // The outcome is in the program.
-            let _ = self.run();
-            drop(pass);
-            let handle = Object::handle(&self.program);
-            // SAFETY: the program gave function and pointer for this call.
-            unsafe { notify(handle, user as *mut c_void) };
-        };
-        thread::start("venice-build", build).map_err(|_| CL_OUT_OF_HOST_MEMORY)
-    }
-}
-
-/// Returns the devices of a build: those of the list, or all of the program.
-unsafe fn build_devices(
-    all: &[Shared<Device>],
-    count: cl_uint,
-    list: *const cl_device_id,
-) -> Done<Vec<Shared<Device>>> {
-    check_list(count, list, CL_INVALID_VALUE)?;
-    if list.is_null() {
-        return Ok(all.to_vec());
-    }
-    // SAFETY: the caller passes so many devices.
-    let devices = unsafe { devices_at(list, count)? };
-    let is_known = |device: &Shared<Device>| all.iter().any(|it| Shared::ptr_eq(it, device));
-    if devices.iter().all(is_known) { Ok(devices) } else { Err(CL_INVALID_DEVICE) }
-}
-
-fn check_unused(program: &Program) -> Done {
-    if program.state().kernels > 0 { Err(CL_INVALID_OPERATION) } else { Ok(()) }
-}
-
-pub unsafe extern "C" fn build_program(
-    program: cl_program,
-    count: cl_uint,
-    devices: *const cl_device_id,
-    options: *const c_char,
-    notify: Notify,
-    user: *mut c_void,
-) -> cl_int {
-    // SAFETY: the program passes valid lists and strings.
-    code(|| unsafe {
-        let program = Object::<Program>::get(program)?;
-        if notify.is_none() && !user.is_null() {
-            return Err(CL_INVALID_VALUE);
-        }
-        let devices = build_devices(&program.devices, count, devices)?;
-        check_unused(&program)?;
-        let options = text(options);
-        BuildCall { program, devices, options, step: Step::Build }.start(notify, user)
-    })
-}
-
-pub unsafe extern "C" fn compile_program(
-    program: cl_program,
-    count: cl_uint,
-    devices: *const cl_device_id,
-    options: *const c_char,
-    header_count: cl_uint,
-    headers: *const cl_program,
-    names: *mut *const c_char,
-    notify: Notify,
-    user: *mut c_void,
-) -> cl_int {
-    // SAFETY: the program passes valid lists and strings.
-    code(|| unsafe {
-        let program = Object::<Program>::get(program)?;
-        if notify.is_none() && !user.is_null() {
-            return Err(CL_INVALID_VALUE);
-        }
-        check_list(header_count, headers, CL_INVALID_VALUE)?;
-        check_list(header_count, names, CL_INVALID_VALUE)?;
-        if program.source.is_none() && program.il.is_empty() {
-            return Err(CL_INVALID_OPERATION);
-        }
-        let devices = build_devices(&program.devices, count, devices)?;
-        check_unused(&program)?;
-        let handles = array(headers, header_count as usize);
-        let names = array(names, header_count as usize);
-        let headers = handles
-            .iter()
-            .zip(names)
-            .map(|(handle, name)| Ok((text(*name), Object::<Program>::get(*handle)?)));
-        let step = Step::Compile { headers: headers.collect::<Done<_>>()? };
-        let options = text(options);
-        let built = BuildCall { program, devices, options, step }.start(notify, user);
-        built.map_err(|code| match code {
-            CL_BUILD_PROGRAM_FAILURE => CL_COMPILE_PROGRAM_FAILURE,
-            code => code,
-        })
-    })
-}
-
-pub unsafe extern "C" fn link_program(
-    context: cl_context,
-    count: cl_uint,
-    devices: *const cl_device_id,
-    options: *const c_char,
-    input_count: cl_uint,
-    inputs: *const cl_program,
-    notify: Notify,
-    user: *mut c_void,
-    stored: *mut cl_int,
-) -> cl_program {
-    // SAFETY: the program passes valid lists and strings, and null or a valid place.
-    unsafe {
-        let mut linked = std::ptr::null_mut();
-        let result = made(stored, || {
-            let context = Object::<Context>::get(context)?;
-            if input_count == 0 || inputs.is_null() || (notify.is_none() && !user.is_null()) {
+            if count == 0 || devices.is_null() || names.is_null() {
                 return Err(CL_INVALID_VALUE);
             }
-            let devices = build_devices(&context.devices, count, devices)?;
-            let handles = array(inputs, input_count as usize);
-            let inputs = handles.iter().map(|handle| Object::<Program>::get(*handle));
-            let inputs = inputs.collect::<Done<Vec<_>>>()?;
-            let program = Program::new(&context, devices.clone(), None, Vec::new());
-            let options = text(options);
-            let step = Step::Link { context: context.id, inputs };
-            linked = Object::hand_out(Shared::clone(&program));
-            let done = BuildCall { program, devices, options, step }.start(notify, user);
-            done.map(|()| linked).map_err(|code| match code {
-                CL_BUILD_PROGRAM_FAILURE => CL_LINK_PROGRAM_FAILURE,
-                code => code,
-            })
-        });
-        // A failed link still has a log, in the program it returns.
-        if result.is_null() && !stored.is_null() && *stored == CL_LINK_PROGRAM_FAILURE {
-            return linked;
-        }
-        result
+            let (devices, names) = (devices_at(devices, count)?, text(names));
+            for device in &devices {
+                context.device(Object::handle(device))?;
+                let known = device.parameter(CL_DEVICE_BUILT_IN_KERNELS).unwrap_or_default();
+                let known = venice_accel::opencl::library::text(known);
+                if !names.split(';').all(|name| known.split(';').any(|it| it == name)) {
+                    return Err(CL_INVALID_VALUE);
+                }
+            }
+            let program = Program::new(&context, devices, Origin::BuiltIn(names.clone()));
+            for device in &program.devices {
+                program.load_at(device, &BinaryKind::BuiltIn {}, names.as_bytes())?;
+                // Its kernels can be made without a build by the program: this one describes them. A
+                // driver that cannot build them makes none.
+                let _ = program.build_at(device, "", &build::Step::Build);
+            }
+            Ok(Object::hand_out(program))
+        })
     }
 }
 
@@ -672,8 +431,8 @@ pub unsafe extern "C" fn program_info(
                 let handles: Vec<_> = program.devices.iter().map(Object::handle).collect();
                 out.put_plain(&handles)
             }
-            CL_PROGRAM_SOURCE => out.put_text(program.source.as_deref().unwrap_or_default()),
-            CL_PROGRAM_IL => out.put(&program.il),
+            CL_PROGRAM_SOURCE => out.put_text(program.source().unwrap_or_default()),
+            CL_PROGRAM_IL => out.put(program.il()),
             CL_PROGRAM_BINARY_SIZES => {
                 let binaries = program.devices.iter().map(|device| program.binary_at(device));
                 let sizes = binaries.map(|it| it.map(|it| it.len())).collect::<Done<Vec<_>>>()?;

@@ -1,0 +1,156 @@
+"""Prints what calls of OpenCL answer on the first platform: a name and a value on each line."""
+
+import ctypes
+import struct
+import sys
+import tempfile
+
+import numpy as np
+import pyopencl as cl
+
+# Functions that PyOpenCL does not offer, or whose errors it makes its own.
+library = ctypes.CDLL("libOpenCL.so.1")
+library.clCreateImage.restype = ctypes.c_void_p
+SOURCE = """
+kernel void add(global int *values, int more) { values[get_global_id(0)] += more; }
+kernel void with_local(global int *values, local int *own) {
+    own[get_local_id(0)] = values[get_global_id(0)];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    values[get_global_id(0)] = own[0];
+}
+"""
+ITEMS = 64
+PARTITIONS = [
+    [cl.device_partition_property.EQUALLY, 1],
+    [cl.device_partition_property.BY_COUNTS, 1, 1, 0],
+]
+
+
+def handle(item):
+    return ctypes.c_void_p(item.int_ptr)
+
+
+def image(context, kind, width, height=0, layers=0, buffer=0):
+    """Makes an image of one unsigned number of 32 bits a pixel: its address, and the code."""
+    form = struct.pack("II", cl.channel_order.R, cl.channel_type.UNSIGNED_INT32)
+    # cl_image_desc: kind, width, height, depth, layers, two pitches, levels, samples, buffer.
+    desc = struct.pack("@I6N2IP", kind, width, height, 0, layers, 0, 0, 0, 0, buffer)
+    code = ctypes.c_int()
+    made = library.clCreateImage(
+        handle(context), ctypes.c_ulong(1), form, desc, None, ctypes.byref(code)
+    )
+    return made, code.value
+
+
+def answer(name, *values):
+    print(name, *values)
+
+
+def partition(device):
+    """Parts of the device share a buffer, and each runs kernels."""
+    for properties in PARTITIONS:
+        parts = device.create_sub_devices(properties)
+        described = [
+            (
+                part.max_compute_units,
+                part.parent_device == device,
+                part.reference_count,
+                part.partition_type,
+            )
+            for part in parts
+        ]
+        context = cl.Context(parts)
+        program = cl.Program(context, SOURCE).build()
+        values = cl.Buffer(context, cl.mem_flags.READ_WRITE, 4 * ITEMS)
+        queues = [cl.CommandQueue(context, part) for part in parts]
+        cl.enqueue_copy(queues[0], values, np.zeros(ITEMS, np.int32))
+        for queue in queues:
+            program.add(queue, (ITEMS,), None, values, np.int32(3)).wait()
+        read = np.empty(ITEMS, np.int32)
+        cl.enqueue_copy(queues[-1], read, values)
+        answer("partition", properties, described, read.sum())
+    refused = [
+        [cl.device_partition_property.EQUALLY, 4096],
+        [cl.device_partition_property.BY_COUNTS, 4096, 0],
+    ]
+    for properties in refused:
+        try:
+            device.create_sub_devices(properties)
+            answer("partition", properties, 0)
+        except cl.Error as error:
+            answer("partition", properties, error.code)
+
+
+def launches(context, queue):
+    program = cl.Program(context, SOURCE).build()
+    values = cl.Buffer(context, cl.mem_flags.READ_WRITE, 4 * ITEMS)
+    kernel = program.add
+    kernel.set_args(values, np.int32(1))
+    none = (ctypes.c_size_t * 1)(0)
+    for name, sizes in [("no_sizes", None), ("no_items", none)]:
+        code = library.clEnqueueNDRangeKernel(
+            handle(queue), handle(kernel), 1, None, sizes, None, 0, None, None
+        )
+        answer(name, code)
+    queue.finish()
+    kernel = program.with_local
+    kernel.set_args(values, cl.LocalMemory(512))
+    told = kernel.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, context.devices[0])
+    answer("local_memory", told)
+
+
+def objects(context):
+    buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE, 4096)
+    room = ctypes.c_uint()
+    code = library.clGetPipeInfo(handle(buffer), 0x1120, 4, ctypes.byref(room), None)
+    answer("pipe_of_buffer", code)
+    _, code = image(context, cl.mem_object_type.IMAGE2D, 16, 16, buffer=buffer.int_ptr)
+    answer("image_of_buffer", code)
+    # The number of layers says nothing of an image without.
+    _, code = image(context, cl.mem_object_type.IMAGE1D, 16, layers=1 << 40)
+    answer("image_with_stray_layers", code)
+
+
+def layers(context, queue):
+    """Maps an image of layers."""
+    made, _ = image(context, cl.mem_object_type.IMAGE1D_ARRAY, 3, layers=4)
+    made = cl.Image.from_int_ptr(made, retain=False)
+
+    def mapped(flags):
+        told = cl.enqueue_map_image(queue, made, flags, (0, 0), (3, 4), (4, 3), np.uint32)
+        return told[0], told[3]
+
+    pixels, layer_bytes = mapped(cl.map_flags.WRITE)
+    pixels[:] = np.arange(12).reshape(4, 3)
+    pixels.base.release(queue)
+    pixels, _ = mapped(cl.map_flags.READ)
+    answer("layers", layer_bytes, pixels.tolist())
+
+
+def builds(context):
+    with tempfile.NamedTemporaryFile("w", suffix=".h") as header:
+        header.write("#define MORE 5\n")
+        header.flush()
+        source = f'#include "{header.name}"\n{SOURCE}kernel void more(global int *v) {{ v[0] = MORE; }}'
+        program = cl.Program(context, source).build()
+        answer("absolute_include", program.num_kernels)
+    device = context.devices[0]
+    compiled = cl.Program(context, SOURCE).compile()
+    binary = compiled.get_info(cl.program_info.BINARIES)[0]
+    again = cl.Program(context, [device], [binary])
+    kind = again.get_build_info(device, cl.program_build_info.BINARY_TYPE)
+    answer("type_of_compiled_binary", kind)
+
+
+def main():
+    device = cl.get_platforms()[0].get_devices()[0]
+    context = cl.Context([device])
+    partition(device)
+    queue = cl.CommandQueue(context)
+    launches(context, queue)
+    layers(context, queue)
+    objects(context)
+    builds(context)
+
+
+sys.exit(main())
