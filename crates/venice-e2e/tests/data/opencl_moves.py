@@ -103,6 +103,10 @@ class Worker:
 def steady():
     context = cl.Context(devices())
     workers = [Worker(context, context.devices[at % len(context.devices)], at == 0) for at in range(2)]
+    whole = context.devices[0]
+    if whole.max_compute_units > 1:
+        parts = whole.create_sub_devices([cl.device_partition_property.EQUALLY, 1])
+        workers.append(Worker(cl.Context(parts), parts[1], True))
     failures = []
 
     def work(worker):
