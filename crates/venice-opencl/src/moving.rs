@@ -77,6 +77,9 @@ pub fn move_device(device: &Shared<Device>, to: &ServiceAccess) -> Result<(), Ke
     let from = device.link();
     let link = Link::open(to)?;
     check_same(&from, &link)?;
+    // Compilers are slow: most of their work is done while the program still runs.
+    let mut made = Made::default();
+    made.add(device, &from, &link).map_err(Kept::Failed)?;
     for _ in 0..ATTEMPTS {
         let hold = Hold::of(device.seat());
         drain(device, &from)?;
@@ -85,7 +88,7 @@ pub fn move_device(device: &Shared<Device>, to: &ServiceAccess) -> Result<(), Ke
         drain(device, &from)?;
         let objects = Objects::of(device);
         let moved = match objects.check(device) {
-            Ok(true) => objects.carry(device, &from, &link).map_err(Kept::Failed),
+            Ok(true) => objects.carry(device, (&from, &link), &mut made).map_err(Kept::Failed),
             Ok(false) => {
                 drop((closed, hold));
                 std::thread::sleep(LOOK);
@@ -95,7 +98,7 @@ pub fn move_device(device: &Shared<Device>, to: &ServiceAccess) -> Result<(), Ke
         };
         // The last reference to an object may be ours, and end in a callback that calls.
         drop((closed, hold));
-        drop(objects);
+        drop((objects, made));
         return moved;
     }
     Err(Kept::Busy)
@@ -136,15 +139,64 @@ fn has_open_events(device: &Shared<Device>) -> bool {
     living::<Event>().iter().any(|event| event.is_open_in(device))
 }
 
-/// The objects that a device may have. They live as long as this does, so that none is released
+/// What is at the other donor already. It lives until the device has moved, so that its release goes
+/// there.
+#[derive(Default)]
+struct Made {
+    divisions: Vec<Arc<Division>>,
+    contexts: Vec<Shared<Context>>,
+    /// Programs, with the marks of their builds.
+    programs: HashMap<u64, (Shared<Program>, usize)>,
+}
+
+impl Made {
+    /// Adds what is not there yet: parts of the device, contexts, programs.
+    fn add(&mut self, device: &Shared<Device>, from: &Link, to: &Link) -> Done {
+        for division in divisions_of(device) {
+            if !self.divisions.iter().any(|made| Arc::ptr_eq(made, &division)) {
+                division.make(&to.session)?;
+                self.divisions.push(division);
+            }
+        }
+        for context in living::<Context>() {
+            let is_made = self.contexts.iter().any(|made| Shared::ptr_eq(made, &context));
+            if context.is_at(device) && !is_made {
+                to.session.submit(&plain(context.creation_at(device))).map_err(session_code)?;
+                self.contexts.push(context);
+            }
+        }
+        for program in living::<Program>() {
+            let Some(mark) = program.mark_at(device) else { continue };
+            match self.programs.get(&program.id) {
+                Some((_, made)) if *made == mark => continue,
+                // It was built once more.
+                Some(_) => to.session.release(program.id),
+                None => {}
+            }
+            program.carry(device, from, to)?;
+            self.programs.insert(program.id, (program, mark));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the divisions of a device, those of parts last.
+fn divisions_of(device: &Shared<Device>) -> Vec<Arc<Division>> {
+    let mut parts = living::<Device>();
+    parts.retain(|part| Shared::ptr_eq(whole_of(part), device));
+    let parts = parts.iter().filter_map(|device| device.part());
+    let mut divisions: Vec<_> = parts.map(|part| Arc::clone(&part.division)).collect();
+    divisions.sort_by_key(|division| (division.depth(), Arc::as_ptr(division)));
+    divisions.dedup_by_key(|division| Arc::as_ptr(division));
+    divisions
+}
+
+/// The other objects that a device may have. They live as long as this does, so that none is released
 /// while it is carried.
 struct Objects {
-    parts: Vec<Shared<Device>>,
-    contexts: Vec<Shared<Context>>,
     queues: Vec<Shared<Queue>>,
     memory: Vec<Shared<Memory>>,
     samplers: Vec<Shared<Sampler>>,
-    programs: Vec<Shared<Program>>,
     kernels: Vec<Shared<Kernel>>,
     events: Vec<Shared<Event>>,
 }
@@ -156,18 +208,7 @@ impl Objects {
         let mut memory = living::<Memory>();
         // A whole comes before its parts and before images of it.
         memory.sort_by_key(|memory| memory.depth());
-        let mut parts = living::<Device>();
-        parts.retain(|part| part.part().is_some() && Shared::ptr_eq(whole_of(part), device));
-        Self {
-            parts,
-            contexts: living(),
-            queues,
-            memory,
-            samplers: living(),
-            programs: living(),
-            kernels: living(),
-            events: living(),
-        }
+        Self { queues, memory, samplers: living(), kernels: living(), events: living() }
     }
 
     /// True if nobody is at work with one of them.
@@ -183,25 +224,15 @@ impl Objects {
         Ok(is_free)
     }
 
-    /// Returns the divisions of the device, those of parts last.
-    fn divisions(&self) -> Vec<&Arc<Division>> {
-        let parts = self.parts.iter().filter_map(|device| device.part());
-        let mut divisions: Vec<_> = parts.map(|part| &part.division).collect();
-        divisions.sort_by_key(|division| (division.depth(), Arc::as_ptr(division)));
-        divisions.dedup_by_key(|division| Arc::as_ptr(division));
-        divisions
-    }
-
     /// Makes them at another donor, and gives the device its link there.
-    fn carry(&self, device: &Shared<Device>, from: &Arc<Link>, to: &Arc<Link>) -> Done {
+    fn carry(
+        &self,
+        device: &Shared<Device>,
+        (from, to): (&Arc<Link>, &Arc<Link>),
+        made: &mut Made,
+    ) -> Done {
+        made.add(device, from, to)?;
         let submit = |kind| to.session.submit(&plain(kind)).map_err(session_code);
-        for division in self.divisions() {
-            division.make(&to.session)?;
-        }
-        let contexts: Vec<_> = self.contexts.iter().filter(|it| it.is_at(device)).collect();
-        for context in &contexts {
-            submit(context.creation_at(device))?;
-        }
         for queue in &self.queues {
             submit(queue.creation())?;
         }
@@ -214,14 +245,11 @@ impl Objects {
                 places.insert(memory.id, place);
             }
         }
-        for program in &self.programs {
-            program.carry(device, from, to)?;
-        }
         // A donor tells of failures before the end of what comes behind them.
         for queue in &self.queues {
             to.run(&queue.context, queue.id, CommandKind::Marker {})?;
         }
-        let ids = self.queues.iter().map(|it| it.id).chain(contexts.iter().map(|it| it.id));
+        let ids = self.queues.iter().map(|it| it.id).chain(made.contexts.iter().map(|it| it.id));
         let ids = ids.chain(self.memory.iter().map(|it| it.id));
         if ids.into_iter().any(|id| to.failure(id).is_some()) {
             return Err(CL_OUT_OF_RESOURCES);

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use opencl_sys::*;
-use venice_accel::opencl::session::SessionError;
+use venice_accel::opencl::session::{Session, SessionError};
 use venice_accel::opencl::wire::{
     ANSWER_BYTES, Blob, BuildKind, BuildRequest, BuildResult, Header, decode, encode, opcode,
 };
@@ -28,7 +28,7 @@ impl Program {
     /// Builds at one device, and keeps the result.
     pub(super) fn build_at(&self, device: &Shared<Device>, options: &str, step: &Step) -> Done {
         self.note_begin(device, options);
-        let built = self.run_build(device, options, step).map_err(session_code);
+        let built = self.run_build(&device.session(), options, step).map_err(session_code);
         let (status, result) = match built {
             Ok(result) => (result.status, result),
             Err(code) => (code, BuildResult::without_program(code)),
@@ -54,19 +54,19 @@ impl Program {
         self.state().builds.insert(device.index, build);
     }
 
-    fn run_build(
+    /// Builds by a session, and adds files until nothing is missed.
+    pub(super) fn run_build(
         &self,
-        device: &Shared<Device>,
+        session: &Session,
         options: &str,
         step: &Step,
     ) -> Result<BuildResult, SessionError> {
-        let session = device.session();
         let mut sources = Sources::new(options, &session.description().files_dir);
         if let Some(source) = self.source() {
             sources.add_included(source, None);
         }
         for round in 0.. {
-            let result = self.try_build(device, &sources, step)?;
+            let result = self.try_build(session, &sources, step)?;
             let may_lack = result.status != CL_SUCCESS && round < MAX_ROUNDS;
             if !may_lack || !sources.add_missing(&result.log) {
                 return Ok(result);
@@ -77,11 +77,10 @@ impl Program {
 
     fn try_build(
         &self,
-        device: &Device,
+        session: &Session,
         sources: &Sources,
         step: &Step,
     ) -> Result<BuildResult, SessionError> {
-        let session = device.session();
         let mut staged = Vec::new();
         let mut files = Vec::new();
         // Long files go through the region, so that the request fits a message.

@@ -11,8 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use opencl_sys::*;
 use venice_accel::opencl::session::Session;
 use venice_accel::opencl::wire::{
-    BinaryKind, BinaryRequest, BuildKind, BuildRequest, BuildResult, CommandKind, Loaded, decode,
-    encode, opcode,
+    BinaryKind, BinaryRequest, BuildResult, CommandKind, Loaded, decode, encode, opcode,
 };
 
 use crate::call::{Done, Out, array, code, made, session_code, store, text};
@@ -195,21 +194,22 @@ impl Program {
     }
 
     /// Makes it at the other donor that its device moves to, where the device is the same: of its
-    /// binary, or of its source if it has none.
+    /// source, or else of its binary.
     ///
     /// # Errors
     /// The code of a lost session; that of a program that cannot be made there.
     pub fn carry(&self, device: &Device, from: &Link, to: &Link) -> Done {
-        let (made_at, build) = {
-            let state = self.state();
-            (state.made_at, state.builds.get(&device.index).cloned())
-        };
-        if made_at & device.bit() == 0 {
-            return Ok(());
-        }
+        let Some(build) = self.build_to_carry(device) else { return Ok(()) };
         let built = build.filter(|build| build.status == CL_BUILD_SUCCESS);
+        let is_executable =
+            |built: &DeviceBuild| built.result.binary_type == CL_PROGRAM_BINARY_TYPE_EXECUTABLE;
         let (kind, bytes) = match (&self.origin, &built) {
             (Origin::Source(source), None) => return self.create_by(&to.session, source),
+            // Quicker than to have the donor's driver make a binary.
+            (Origin::Source(source), Some(built)) if is_executable(built) => {
+                self.create_by(&to.session, source)?;
+                return self.build_again(to, built);
+            }
             (Origin::Il(il), None) => (BinaryKind::Il {}, il.clone()),
             (Origin::BuiltIn(names), _) => (BinaryKind::BuiltIn {}, names.clone().into_bytes()),
             (Origin::Built, None) | (_, Some(_)) => {
@@ -224,22 +224,28 @@ impl Program {
         if loaded.status != CL_SUCCESS {
             return Err(loaded.status);
         }
-        built.map_or(Ok(()), |built| self.build_again(to, &built))
+        match built.filter(is_executable) {
+            Some(built) => self.build_again(to, &built),
+            None => Ok(()),
+        }
     }
 
-    /// Builds it of its binary.
+    /// Returns what tells whether it is the same at a device as before; `None`: it is not there.
+    pub fn mark_at(&self, device: &Device) -> Option<usize> {
+        let build = self.build_to_carry(device)?;
+        Some(build.map_or(0, |build| Arc::as_ptr(&build.result).addr()))
+    }
+
+    /// Returns its build at a device where it is.
+    fn build_to_carry(&self, device: &Device) -> Option<Option<DeviceBuild>> {
+        let state = self.state();
+        (state.made_at & device.bit() != 0).then(|| state.builds.get(&device.index).cloned())
+    }
+
     fn build_again(&self, link: &Link, built: &DeviceBuild) -> Done {
-        if built.result.binary_type != CL_PROGRAM_BINARY_TYPE_EXECUTABLE {
-            return Ok(());
-        }
-        let (id, options) = (self.id, built.options.as_str());
-        let (headers, names, files) = (Vec::new(), Vec::new(), Vec::new());
-        let kind = BuildKind::Build {};
-        let request = BuildRequest { id, kind, options, headers, names, files };
-        let answer = link.session.call_long(opcode::BUILD, &encode(&request));
-        let answer = answer.map_err(session_code)?;
-        let result = decode::<BuildResult>(&answer).map_err(|_| CL_OUT_OF_RESOURCES)?;
-        if result.status == CL_SUCCESS { Ok(()) } else { Err(result.status) }
+        let result = self.run_build(&link.session, &built.options, &build::Step::Build);
+        let status = result.map_err(session_code)?.status;
+        if status == CL_SUCCESS { Ok(()) } else { Err(status) }
     }
 }
 
