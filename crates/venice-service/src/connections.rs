@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::secret::ServiceSecret;
 use crate::service::{ConnectionId, Request, Service, Status};
+use crate::usage::ServiceUsage;
 use crate::wire::{
     Batch, BatchKind, BatchWriter, CloseCode, Entry, Hello, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES,
     Message, VERSION, Welcome,
@@ -32,6 +33,10 @@ pub struct ConnectionCounts {
     pub requests: u64,
     /// Answers sent.
     pub answers: u64,
+    /// Bytes of the requests taken.
+    pub request_bytes: u64,
+    /// Bytes of the answers sent.
+    pub answer_bytes: u64,
 }
 
 /// All connections of a host, with its service.
@@ -88,6 +93,24 @@ impl<S: Service> HostConnections<S> {
     /// Returns the counts.
     pub fn counts(&self) -> ConnectionCounts {
         self.counts
+    }
+
+    /// Returns the usage of the service, the bytes of messages included.
+    pub fn usage(&self, now_ns: u64) -> ServiceUsage {
+        let ConnectionCounts { requests, request_bytes, answer_bytes, .. } = self.counts;
+        match self.service.usage(now_ns) {
+            Some(usage) => ServiceUsage {
+                in_bytes: usage.in_bytes.map(|bytes| bytes.saturating_add(request_bytes)),
+                out_bytes: usage.out_bytes.map(|bytes| bytes.saturating_add(answer_bytes)),
+                ..usage
+            },
+            None => ServiceUsage {
+                busy_ns: None,
+                in_bytes: Some(request_bytes),
+                out_bytes: Some(answer_bytes),
+                commands: requests,
+            },
+        }
     }
 
     /// Takes a new connection. One that is there already stays as it is. Beyond 16 connections that
@@ -199,6 +222,7 @@ impl<S: Service> HostConnections<S> {
                 return self.close(now_ns, id, code);
             }
             self.counts.requests += 1;
+            self.counts.request_bytes += payload.len() as u64;
             let request = Request { connection: id, id: request, opcode, payload };
             self.service.handle_request(now_ns, request);
         }
@@ -267,6 +291,7 @@ impl<S: Service> HostConnections<S> {
             } else {
                 (answer.status, &self.scratch[..])
             };
+            self.counts.answer_bytes += payload.len() as u64;
             connection.answer(Entry { id: answer.id, code: status.0, payload });
         }
     }

@@ -2,6 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 
+use crate::usage::ServiceUsage;
+
 /// Connection of a recipient; never reused in one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
@@ -103,6 +105,13 @@ pub trait Service {
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+
+    /// Returns the counters of what the service did so far, without the bytes of messages: the host
+    /// adds those. `None`: the requests are its commands, and nothing else is known. Called some
+    /// times a second.
+    fn usage(&self, _now_ns: u64) -> Option<ServiceUsage> {
+        None
+    }
 }
 
 impl<S: Service + ?Sized> Service for Box<S> {
@@ -144,5 +153,9 @@ impl<S: Service + ?Sized> Service for Box<S> {
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).wake_fd()
+    }
+
+    fn usage(&self, now_ns: u64) -> Option<ServiceUsage> {
+        (**self).usage(now_ns)
     }
 }

@@ -17,6 +17,8 @@ pub struct MailboxDevice<M> {
     donor: MailboxDonor,
     executor: Box<dyn Executor>,
     request: Vec<u8>,
+    /// Bytes of inputs and outputs.
+    moved: (u64, u64),
 }
 
 impl<M: MailboxMemory> MailboxDevice<M> {
@@ -44,7 +46,7 @@ impl<M: MailboxMemory> MailboxDevice<M> {
             }
         }
         let donor = MailboxDonor::new(shape.mailboxes);
-        Ok(Self { memory, shape, donor, executor, request: Vec::new() })
+        Ok(Self { memory, shape, donor, executor, request: Vec::new(), moved: (0, 0) })
     }
 
     /// Looks at all start words; true if a new one was there.
@@ -93,6 +95,11 @@ impl<M: MailboxMemory> MailboxDevice<M> {
     /// Returns the counters.
     pub fn counts(&self) -> DonorCounts {
         self.donor.counts()
+    }
+
+    /// Returns the bytes of requests with their inputs, and of outputs, so far.
+    pub fn moved_bytes(&self) -> (u64, u64) {
+        self.moved
     }
 
     /// Fills a mailbox and starts a task in it, as a recipient does: for a device in memory of the
@@ -150,6 +157,10 @@ impl<M: MailboxMemory> MailboxDevice<M> {
             output_bytes: task.output_bytes,
         };
         let outcome = self.executor.run(&task, &mut buffers);
+        let (stored, loaded) = self.moved;
+        let request_bytes = self.request.len() as u64;
+        self.moved =
+            (stored + request_bytes + task.input_bytes, loaded + *outcome.as_ref().unwrap_or(&0));
         (outcome, self.executor.least_time_ns(&task))
     }
 

@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 
 use clap::Args;
 use venice_control::client::Access;
-use venice_control::{ResourceKind, Want};
+use venice_control::{Grant, ResourceKind, Want};
+use venice_recipient::runs::RunDevice;
 use venice_recipient::{AllocationSpec, Held, HeldNews, Loan, allocate};
 
 use super::child::Child;
@@ -86,6 +87,21 @@ impl Devices {
         let (tell, heard) = mpsc::channel();
         let held = Held::loan(loan, move |news| drop(tell.send(news))).map_err(told)?;
         Ok(Self { held, heard, drivers: Installed::default() })
+    }
+
+    /// Describes them for `venice ps`.
+    pub fn rows(&self) -> Vec<RunDevice> {
+        let row = |grant: &Grant| {
+            let (kind, address) = grant.share.device()?;
+            Some(RunDevice {
+                grant: grant.id.0,
+                node: grant.donor.clone(),
+                kind: kind.name().to_owned(),
+                address: address.to_owned(),
+                ..RunDevice::default()
+            })
+        };
+        self.held.grants().iter().filter_map(row).collect()
     }
 
     /// Describes them in the environment of a command, and installs their client drivers for it.

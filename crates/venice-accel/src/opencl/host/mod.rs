@@ -6,13 +6,16 @@
 //! | `build` | the thread that compiles |
 //! | `watch` | ends of commands, from the driver's threads |
 //! | `objects`, `extents` | what connections own |
-//! | `describe`, `output` | the device's description; what kernels print |
+//! | `activity` | usage of the device |
+//! | `describe`, `in_place`, `output` | the device's description; what kernels print |
 
+mod activity;
 mod boxes;
 mod build;
 mod describe;
 mod execute;
 mod extents;
+mod in_place;
 mod objects;
 mod output;
 mod watch;
@@ -29,12 +32,15 @@ use opencl_sys::{CL_INVALID_VALUE, cl_device_id, cl_event, cl_platform_id};
 use rustix::event::epoll;
 use venice_service::wire::MAX_PAYLOAD_BYTES;
 use venice_service::{
-    Answer, ConnectionId, HostContext, Request, Service, ServiceEntry, ServiceLimits, Status,
+    Answer, ConnectionId, HostContext, Request, Service, ServiceEntry, ServiceLimits, ServiceUsage,
+    Status,
 };
 
+use self::activity::Activity;
 use self::build::{Build, Builder, Built, Handle, Outcome, Step};
 use self::execute::{Executor, created, done};
 use self::extents::Extents;
+use self::in_place::works_in_region;
 use self::objects::{Kind, Objects, Owned};
 use self::output::Output;
 use self::watch::{Brought, Ended, Inbox, Watched};
@@ -135,6 +141,8 @@ struct Connection {
     pending: BTreeSet<u64>,
     /// Launched kernels among them, for their output.
     running: BTreeSet<u64>,
+    /// Offset of the words in which the recipient counts bytes.
+    words: Option<u64>,
 }
 
 impl Connection {
@@ -146,6 +154,12 @@ impl Connection {
         let raw = self.objects.get(id, Kind::Program)?;
         done(call!(library, clRetainProgram(raw)))?;
         Ok(Owned::new(library, Kind::Program, raw))
+    }
+
+    /// True if a command has not ended, as far as is known.
+    fn is_busy(&mut self, library: &Library) -> bool {
+        !self.pending.is_empty()
+            || self.objects.has_last(|event| status_of(library, event).is_some_and(|it| it > 0))
     }
 
     /// Forgets a command that has ended; returns false if it was not pending.
@@ -189,6 +203,7 @@ struct OpenCl {
     description: Vec<u8>,
     /// Time of the next look for failed commands; `None`: nothing is pending.
     look_ns: Option<u64>,
+    activity: Activity,
 }
 
 fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
@@ -246,6 +261,7 @@ impl OpenCl {
             answers: VecDeque::new(),
             description: encode(&description),
             look_ns: None,
+            activity: Activity::default(),
         })
     }
 
@@ -254,15 +270,16 @@ impl OpenCl {
     }
 
     /// Carries out the commands of a request.
-    fn submit(&mut self, connection: ConnectionId, payload: &[u8]) -> Status {
+    fn submit(&mut self, now_ns: u64, connection: ConnectionId, payload: &[u8]) -> Status {
         let Some(state) = self.connections.get_mut(&connection) else { return Status::MALFORMED };
-        let mut fails_others = false;
+        let (mut fails_others, mut enqueued) = (false, 0);
         let mut reader = Reader::new(payload);
         while !reader.is_at_end() {
             let Ok(command) = reader.take::<Command<'_>>() else { return Status::MALFORMED };
             let (queue, event) = (command.queue, command.event);
             let is_launch = matches!(command.kind, CommandKind::Launch { .. });
             fails_others |= matches!(command.kind, CommandKind::SetUserEvent { status: ..0, .. });
+            enqueued += u64::from(command.kind.is_work());
             let objects = &mut state.objects;
             let mut executor = Executor { donor: &self.donor, connection, objects };
             match executor.execute(command) {
@@ -279,6 +296,7 @@ impl OpenCl {
                 Err((id, status)) => state.notify(&Notice::Failed { queue, id, status }),
             }
         }
+        self.activity.handle_commands(now_ns, enqueued);
         if fails_others {
             state.find_failed(self.donor.library);
         }
@@ -307,6 +325,32 @@ impl OpenCl {
         match self.donor.extents.borrow_mut().reserve(connection, bytes) {
             Some(offset) => (Status::OK, encode(&offset)),
             None => (Status::BUSY, Vec::new()),
+        }
+    }
+
+    /// Reserves the words in which a recipient counts bytes.
+    fn count(&mut self, connection: ConnectionId) -> (Status, Vec<u8>) {
+        let Some(state) = self.connections.get_mut(&connection) else {
+            return (Status::MALFORMED, Vec::new());
+        };
+        let words = state.words.or_else(|| {
+            let mut extents = self.donor.extents.borrow_mut();
+            extents.reserve(activity::WORDS_OWNER, activity::WORDS_BYTES)
+        });
+        state.words = words;
+        words.map_or((Status::BUSY, Vec::new()), |at| (Status::OK, encode(&at)))
+    }
+
+    /// Notes that the device is idle, if no command is left; plans another look else.
+    fn settle(&mut self, now_ns: u64) {
+        if !self.activity.is_busy() {
+            return;
+        }
+        let library = self.donor.library;
+        if self.connections.values_mut().any(|state| state.is_busy(library)) {
+            self.activity.look_again(now_ns);
+        } else {
+            self.activity.handle_idle(now_ns);
         }
     }
 
@@ -550,7 +594,7 @@ impl Service for OpenCl {
                 Ok(VERSION) => (Status::OK, self.description.clone()),
                 Ok(_) | Err(_) => (Status::MALFORMED, Vec::new()),
             },
-            opcode::SUBMIT => match self.submit(connection, payload) {
+            opcode::SUBMIT => match self.submit(now_ns, connection, payload) {
                 Status::OK => return self.hold_answer(connection, id),
                 status => (status, Vec::new()),
             },
@@ -575,6 +619,7 @@ impl Service for OpenCl {
                 Some(status) => (status, Vec::new()),
             },
             opcode::SYNC => (Status::OK, Vec::new()),
+            opcode::COUNT => self.count(connection),
             _ => (Status::UNKNOWN_OPCODE, Vec::new()),
         };
         self.answer(connection, id, status, answer);
@@ -583,11 +628,18 @@ impl Service for OpenCl {
     fn handle_disconnect(&mut self, _now_ns: u64, connection: ConnectionId) {
         self.answers.retain(|(answer, _)| answer.connection != connection);
         if let Some(state) = self.connections.remove(&connection) {
+            self.activity.handle_end(activity::moved(&self.donor.region, state.words));
+            if let Some(words) = state.words {
+                self.donor.give_back(activity::WORDS_OWNER, words);
+            }
             self.leave(connection, &state);
         }
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
+        if self.activity.poll_look().is_some_and(|at_ns| at_ns <= now_ns) {
+            self.settle(now_ns);
+        }
         if self.look_ns.is_none_or(|at_ns| at_ns > now_ns) {
             return;
         }
@@ -598,10 +650,10 @@ impl Service for OpenCl {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        self.look_ns
+        [self.look_ns, self.activity.poll_look()].into_iter().flatten().min()
     }
 
-    fn handle_wake(&mut self, _now_ns: u64) {
+    fn handle_wake(&mut self, now_ns: u64) {
         // What a kernel prints comes before its end.
         let brought = self.donor.inbox.take();
         self.take_output();
@@ -616,6 +668,7 @@ impl Service for OpenCl {
                 Brought::Built(built) => self.built(built),
             }
         }
+        self.settle(now_ns);
     }
 
     fn poll_answer(&mut self, _now_ns: u64, payload: &mut Vec<u8>) -> Option<Answer> {
@@ -628,6 +681,12 @@ impl Service for OpenCl {
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.wake.as_fd())
+    }
+
+    fn usage(&self, now_ns: u64) -> Option<ServiceUsage> {
+        let states = self.connections.values();
+        let moved = states.map(|state| activity::moved(&self.donor.region, state.words));
+        Some(self.activity.usage(now_ns, moved))
     }
 }
 
@@ -676,92 +735,4 @@ fn times_of(library: &Library, event: cl_event) -> Option<Times> {
         done(asked).ok()?;
     }
     Some(Times { ns })
-}
-
-/// True if the device works on buffers in place: what it stores in one that lies in the region is
-/// seen there without a transfer, and the reverse.
-fn works_in_region(donor: &Donor) -> bool {
-    let tried = || -> Result<bool, i32> {
-        const BYTES: u64 = 4096;
-        let (library, device) = (donor.library, donor.device);
-        let class = library.device_info(device, opencl_sys::CL_DEVICE_TYPE);
-        let class = class.map(|value| super::library::number(&value)).unwrap_or(0);
-        if class & opencl_sys::CL_DEVICE_TYPE_CPU == 0 {
-            return Ok(false);
-        }
-        let nobody = ConnectionId(u64::MAX);
-        let offset = donor.extents.borrow_mut().reserve(nobody, BYTES).ok_or(CL_INVALID_VALUE)?;
-        let at = donor.place(nobody, offset, BYTES).ok_or(CL_INVALID_VALUE)?;
-        let placed = fill_in_place(library, device, at.cast(), BYTES as usize);
-        donor.give_back(nobody, offset);
-        placed
-    };
-    tried().unwrap_or(false)
-}
-
-fn fill_in_place(
-    library: &'static Library,
-    device: cl_device_id,
-    at: *mut u8,
-    bytes: usize,
-) -> Result<bool, i32> {
-    let make = |kind, raw| Owned::new(library, kind, raw);
-    let device = &raw const device;
-    let context = make(
-        Kind::Context,
-        created(|code| {
-            call!(library, clCreateContext(std::ptr::null(), 1, device, None, null_mut(), code))
-        })?,
-    );
-    // SAFETY: the caller passes the address of a device that its platform has.
-    let device = unsafe { *device };
-    let queue = make(
-        Kind::Queue,
-        created(|code| call!(library, clCreateCommandQueue(context.raw(), device, 0, code)))?,
-    );
-    let flags = opencl_sys::CL_MEM_USE_HOST_PTR;
-    let buffer = make(
-        Kind::Memory,
-        created(|code| {
-            call!(library, clCreateBuffer(context.raw(), flags, bytes, at.cast(), code))
-        })?,
-    );
-    static PATTERN: u8 = 0xA7;
-    let pattern = (&raw const PATTERN).cast();
-    done(call!(
-        library,
-        clEnqueueFillBuffer(
-            queue.raw(),
-            buffer.raw(),
-            pattern,
-            1,
-            0,
-            bytes,
-            0,
-            std::ptr::null(),
-            null_mut()
-        )
-    ))?;
-    done(call!(library, clFinish(queue.raw())))?;
-    let mut read = 0_u8;
-    // SAFETY: the caller's range has `bytes` bytes, which nobody else uses.
-    let is_stored = unsafe { at.add(bytes - 1).read_volatile() == PATTERN };
-    // SAFETY: as above.
-    unsafe { at.write_volatile(!PATTERN) };
-    let into = (&raw mut read).cast();
-    done(call!(
-        library,
-        clEnqueueReadBuffer(
-            queue.raw(),
-            buffer.raw(),
-            1,
-            0,
-            1,
-            into,
-            0,
-            std::ptr::null(),
-            null_mut()
-        )
-    ))?;
-    Ok(is_stored && read == !PATTERN)
 }

@@ -43,6 +43,9 @@ pub mod opcode {
     pub const BINARY: u16 = 8;
     /// Answered once everything before it has been given to the driver.
     pub const SYNC: u16 = 9;
+    /// Asks for two words of the region in which this recipient counts the bytes that it stores there
+    /// and loads from there. Answer: offset.
+    pub const COUNT: u16 = 10;
 }
 
 /// Encodes a value.
