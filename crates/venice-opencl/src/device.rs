@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError, Weak};
 use opencl_sys::*;
 use venice_accel::opencl::session::{Session, Sink};
 use venice_accel::opencl::wire::{Notice, Parameter};
-use venice_accel::opencl::{PLATFORM_NAME, SERVICE};
+use venice_accel::opencl::{PLATFORM_NAME, SERVICE, losses};
 use venice_rack::types::ServiceAccess;
 
 use crate::call::{Done, Out, array, code, store};
@@ -66,6 +66,8 @@ pub struct Device {
     /// Place among the devices; its bit in masks.
     pub index: usize,
     pub session: Arc<Session>,
+    /// Number of its grant.
+    grant: u64,
     parameters: HashMap<cl_device_info, Vec<u8>>,
     /// Events that notices are to come for.
     pending: Mutex<HashMap<u64, Shared<Event>>>,
@@ -95,7 +97,9 @@ fn open() -> Option<Shared<Platform>> {
             break;
         }
         match Session::open(access) {
-            Ok(session) => devices.push(Device::new(devices.len(), node, session)),
+            Ok(session) => {
+                devices.push(Device::new(devices.len(), (access.grant.0, node), session));
+            }
             Err(error) => eprintln!("venice: accelerator at {node} cannot be used: {error}"),
         }
     }
@@ -115,7 +119,7 @@ pub fn platform() -> Done<&'static Shared<Platform>> {
 }
 
 impl Device {
-    fn new(index: usize, node: &str, session: Arc<Session>) -> Shared<Self> {
+    fn new(index: usize, (grant, node): (u64, &str), session: Arc<Session>) -> Shared<Self> {
         let told = session.description().device.iter();
         let mut parameters: HashMap<_, _> =
             told.map(|Parameter { name, value }| (*name, value.clone())).collect();
@@ -123,6 +127,7 @@ impl Device {
         let device = Object::new(Self {
             index,
             session,
+            grant,
             parameters,
             pending: Mutex::default(),
             leaving: Mutex::default(),
@@ -230,9 +235,14 @@ impl Sink for DeviceSink {
 
     fn lost(&self, why: &str) {
         let Some(device) = self.device.upgrade() else { return };
-        let name = device.parameter(CL_DEVICE_NAME).map(venice_accel::opencl::library::text);
-        let name = name.unwrap_or_default();
-        let _ = writeln!(std::io::stderr(), "venice: accelerator {name} is lost: {why}");
+        // The run that started the program tells the user, with the donor's reason.
+        let dir = std::env::var_os(losses::VARIABLE);
+        let is_noted = dir.is_some_and(|dir| losses::note(dir.as_ref(), device.grant, why).is_ok());
+        if !is_noted {
+            let name = device.parameter(CL_DEVICE_NAME).map(venice_accel::opencl::library::text);
+            let name = name.unwrap_or_default();
+            let _ = writeln!(std::io::stderr(), "venice: accelerator {name} is lost: {why}");
+        }
         device.fail_pending();
     }
 }

@@ -131,7 +131,9 @@ fn opencl_program_survives_lost_device() {
     let file = |name: &str| place.file(name).display().to_string();
     let (mark, go) = (file("mark"), file("go"));
     let script = format!(
-        "trap 'exit 99' TERM; echo > {mark}; while [ ! -e {go} ]; do sleep 0.1; done; exit 5"
+        "trap 'exit 99' TERM; echo > {mark}; while [ ! -e {go} ]; do sleep 0.1; done; \
+         for id in $(echo $VENICE_GRANT_ID | tr , ' '); do echo gone > $VENICE_LOST_DIR/$id; done; \
+         exit 5"
     );
     let words = ["run", "--accelerators", "2", "--", "sh", "-c", &script];
     let log = fs::File::create(place.file("log")).unwrap();
@@ -146,6 +148,11 @@ fn opencl_program_survives_lost_device() {
     wait_until("one is left", || kinds(&place) == ["accelerator"]);
     fs::write(&go, "").unwrap();
     assert_eq!(wait(&mut running.0, &["run"]).code(), Some(5), "{}", said());
+    // The driver has noticed both; the donor has given a reason for one.
+    let said = said();
+    let of = |node: &str| said.lines().filter(|it| it.contains(node)).collect::<Vec<_>>();
+    assert_eq!(of("node2").len(), 1, "{said}");
+    assert_eq!(of("node1"), ["venice: opencl of node1: gone "], "{said}");
 }
 
 #[test]

@@ -13,22 +13,20 @@ use crate::common::{Place, kill, pid, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Holds the accelerator of a node, by a command of its own: a command ends with any of its grants.
-/// Returns the way to its service.
-fn hold(place: &Place, node: &str) -> (ChildGuard, ServiceAccess) {
-    let file = place.file(&format!("{node}.json"));
+/// Holds three accelerators by a command. Returns the ways to their services.
+fn hold(place: &Place) -> (ChildGuard, Vec<ServiceAccess>) {
+    let file = place.file("endpoints.json");
     let path = file.display();
     let tell = format!(
         "printf '%s\n' \"$VENICE_GRANT_ENDPOINTS\" > {path}.new; mv {path}.new {path}; exec sleep 600"
     );
-    let get = ["get", "accelerator:sum", "--donor", node, "--", "sh", "-c", &tell];
+    let get = ["get", "accelerator:sum=3", "--", "sh", "-c", &tell];
     let mut command = place.command(&get);
-    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let log = fs::File::create(place.file("log")).unwrap();
+    command.stdout(Stdio::null()).stderr(log);
     let child = ChildGuard(command.spawn().unwrap());
     wait_until("the command runs", || file.exists());
-    let text = fs::read_to_string(&file).unwrap();
-    let [access] = serde_json::from_str::<[ServiceAccess; 1]>(&text).unwrap();
-    (child, access)
+    (child, serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap())
 }
 
 #[test]
@@ -38,8 +36,9 @@ fn pool_outlives_an_agent() {
     let mut words = vec!["up", "--nodes", "3", "--lend", "32MiB"];
     offers.iter().for_each(|offer| words.extend(["--offer", offer]));
     place.venice(&words).expect(0);
-    let held = ["node1", "node2", "node3"].map(|node| (node, hold(&place, node)));
-    let named = held.iter().map(|(node, (_, access))| ((*node).to_owned(), access.clone()));
+    let (mut holder, services) = hold(&place);
+    let nodes = ["node1", "node2", "node3"].map(str::to_owned);
+    let named = nodes.into_iter().zip(services);
     let mut pool = Pool::open(named, LIMIT).unwrap();
 
     // 10 ms each, 500 ms in all.
@@ -57,4 +56,8 @@ fn pool_outlives_an_agent() {
         assert_eq!(f64::from_le_bytes(sum[..].try_into().unwrap()), (5000 + at) as f64);
     }
     assert_eq!(lost.iter().map(|(node, _)| node).collect::<Vec<_>>(), ["node2"]);
+    // The loss ends no command that learns it from its pool.
+    let said = || fs::read_to_string(place.file("log")).unwrap();
+    wait_until("the loss is told", || said().contains("of node2: its agent is gone"));
+    assert!(holder.0.try_wait().unwrap().is_none(), "{}", said());
 }
