@@ -167,7 +167,7 @@ impl<S: Service> HostConnections<S> {
             Some(CloseCode::Version)
         } else if !self.secret.matches(hello.secret.as_bytes()) {
             Some(CloseCode::Secret)
-        } else if hello.service != self.service.name() {
+        } else if !self.service.serves(hello.service) {
             Some(CloseCode::Service)
         } else if is_full {
             Some(CloseCode::Full)
@@ -201,7 +201,7 @@ impl<S: Service> HostConnections<S> {
             max_outstanding: limits.max_outstanding,
             max_message_bytes: MAX_MESSAGE_BYTES as u32,
         }));
-        self.service.handle_connect(now_ns, id);
+        self.service.handle_connect_to(now_ns, id, hello.service);
     }
 
     fn handle_requests(&mut self, now_ns: u64, id: ConnectionId, batch: Batch<'_>) {

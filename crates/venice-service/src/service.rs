@@ -75,11 +75,22 @@ pub trait Service {
     /// Returns the name that recipients ask for: lower case, at most 32 bytes.
     fn name(&self) -> &'static str;
 
+    /// True if recipients may ask for this name: that of the service, or of another one that it has
+    /// beside its own.
+    fn serves(&self, name: &str) -> bool {
+        name == self.name()
+    }
+
     /// Returns the upper limits; the same at each call.
     fn limits(&self) -> ServiceLimits;
 
     /// Begins to serve a connection.
     fn handle_connect(&mut self, _now_ns: u64, _connection: ConnectionId) {}
+
+    /// Begins to serve a connection that asked for `name`.
+    fn handle_connect_to(&mut self, now_ns: u64, connection: ConnectionId, _name: &str) {
+        self.handle_connect(now_ns, connection);
+    }
 
     /// Takes a request.
     fn handle_request(&mut self, now_ns: u64, request: Request<'_>);
@@ -119,8 +130,16 @@ impl<S: Service + ?Sized> Service for Box<S> {
         (**self).name()
     }
 
+    fn serves(&self, name: &str) -> bool {
+        (**self).serves(name)
+    }
+
     fn limits(&self) -> ServiceLimits {
         (**self).limits()
+    }
+
+    fn handle_connect_to(&mut self, now_ns: u64, connection: ConnectionId, name: &str) {
+        (**self).handle_connect_to(now_ns, connection, name);
     }
 
     fn handle_connect(&mut self, now_ns: u64, connection: ConnectionId) {

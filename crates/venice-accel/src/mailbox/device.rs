@@ -71,8 +71,9 @@ impl<M: MailboxMemory> MailboxDevice<M> {
     /// Flags the completion that is due and returns it.
     pub fn flag(&mut self, now_ns: u64) -> Option<Completion> {
         let completion = self.donor.poll_completion(now_ns)?;
-        let head = self.shape.places(completion.ticket.mailbox).head;
-        let is_written = self.memory.write(head + at::RESULT, &completion.result.emit())
+        let Places { head, output, .. } = self.shape.places(completion.ticket.mailbox);
+        let is_written = self.memory.write(output, completion.result.log().as_bytes())
+            && self.memory.write(head + at::RESULT, &completion.result.emit())
             && self.memory.store_word(head + at::COMPLETION, completion.ticket.sequence);
         assert!(is_written, "the heads lie in the memory");
         Some(completion)

@@ -59,10 +59,31 @@ pub fn serve_mailboxes(
     shape: Shape,
     executor: Box<dyn Executor>,
 ) -> Result<Box<dyn Service>, String> {
+    let key = key_of(context.spec.secret.as_bytes());
+    serve_in(|bytes| RegionHost::serve(context, key, bytes), shape, executor)
+}
+
+/// Serves the mailboxes of an accelerator beside another service of the host, which has a region of
+/// its own.
+///
+/// # Errors
+/// Those of [`serve_mailboxes`].
+pub fn serve_mailboxes_beside(
+    context: &HostContext<'_>,
+    shape: Shape,
+    executor: Box<dyn Executor>,
+) -> Result<Box<dyn Service>, String> {
+    serve_in(|bytes| RegionHost::serve_beside(context, bytes), shape, executor)
+}
+
+fn serve_in(
+    serve: impl FnOnce(u64) -> Result<RegionHost, String>,
+    shape: Shape,
+    executor: Box<dyn Executor>,
+) -> Result<Box<dyn Service>, String> {
     shape.check()?;
     let system = |step: &str, error: std::io::Error| format!("mailbox: {step}: {error}");
-    let key = key_of(context.spec.secret.as_bytes());
-    let region = RegionHost::serve(context, key, shape.region_bytes())?;
+    let region = serve(shape.region_bytes())?;
     let generation = random_u64().map_err(|error| system("random numbers", error.into()))? | 1;
     let functions = executor.functions();
     let udp_port = region.udp_port();

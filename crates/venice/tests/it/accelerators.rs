@@ -31,7 +31,7 @@ fn rack(offers: &[&str]) -> Place {
 
 /// A rack of two nodes that lend the processors as OpenCL devices; `None`, with a remark: there is
 /// no driver.
-fn opencl_rack(test: &str) -> Option<Place> {
+pub fn opencl_rack(test: &str) -> Option<Place> {
     let place = Place::new();
     let rows = place.venice(&["doctor", "--json"]).json();
     let row = rows.as_array().unwrap().iter().find(|row| row["check"] == "OpenCL").unwrap();
@@ -174,7 +174,7 @@ fn killed_run_leaves_no_files() {
 }
 
 /// Returns a command on the driver that is built beside `venice`.
-fn with_built_driver(place: &Place, words: &[&str]) -> Command {
+pub fn with_built_driver(place: &Place, words: &[&str]) -> Command {
     let mut command = place.command(words);
     command.env_remove("OCL_ICD_VENDORS").env_remove("VENICE_OPENCL");
     command

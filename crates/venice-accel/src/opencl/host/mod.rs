@@ -7,9 +7,11 @@
 //! | `watch` | ends of commands, from the driver's threads |
 //! | `objects`, `extents` | what connections own |
 //! | `activity` | usage of the device |
+//! | `tasks`, `beside` | tasks of mailboxes, and their service beside this one |
 //! | `describe`, `in_place`, `output` | the device's description; what kernels print |
 
 mod activity;
+mod beside;
 mod boxes;
 mod build;
 mod describe;
@@ -18,6 +20,7 @@ mod extents;
 mod in_place;
 mod objects;
 mod output;
+mod tasks;
 mod watch;
 
 use std::cell::RefCell;
@@ -37,12 +40,14 @@ use venice_service::{
 };
 
 use self::activity::Activity;
+use self::beside::OpenClBesideMailboxes;
 use self::build::{Build, Builder, Built, Handle, Outcome, Step};
 use self::execute::{Executor, created, done};
 use self::extents::Extents;
 use self::in_place::works_in_region;
 use self::objects::{Kind, Objects, Owned};
 use self::output::Output;
+use self::tasks::TaskExecutor;
 use self::watch::{Brought, Ended, Inbox, Watched};
 use super::SERVICE;
 use super::library::{Library, call};
@@ -51,6 +56,7 @@ use super::wire::{
     ANSWER_BYTES, BinaryRequest, Blob, BuildKind, BuildRequest, BuildResult, Command, CommandKind,
     Description, Notice, Place, Reader, Times, VERSION, decode, encode, opcode,
 };
+use crate::mailbox::{Shape, serve_mailboxes_beside};
 use crate::region::{RegionHost, key_of};
 
 /// The service in the list of a program that hosts it.
@@ -227,12 +233,21 @@ fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
         region,
     };
     let files = context.scratch_dir.join(FILES);
-    let service = OpenCl::new(donor, files, options.bytes).map_err(|error| text(&error))?;
-    Ok(Box::new(service))
+    let is_in_place = works_in_region(&donor);
+    let executor = Box::new(TaskExecutor::new(library, device, is_in_place)?);
+    let granted = (options.bytes, is_in_place);
+    let service = OpenCl::new(donor, files, granted).map_err(|error| text(&error))?;
+    let mailboxes = serve_mailboxes_beside(context, Shape::default(), executor)?;
+    let both = OpenClBesideMailboxes::new(service, mailboxes).map_err(|error| text(&error))?;
+    Ok(Box::new(both))
 }
 
 impl OpenCl {
-    fn new(donor: Donor, files: PathBuf, granted_bytes: u64) -> std::io::Result<Self> {
+    fn new(
+        donor: Donor,
+        files: PathBuf,
+        (granted_bytes, is_in_place): (u64, bool),
+    ) -> std::io::Result<Self> {
         let inbox = Arc::clone(&donor.inbox);
         let files_dir = files.display().to_string();
         let builder = Builder::start(donor.library, donor.device, files, Arc::clone(&inbox))?;
@@ -249,7 +264,7 @@ impl OpenCl {
             region_bytes: donor.region.len_bytes(),
             region_port: donor.region.udp_port(),
             files_dir,
-            has_placed_buffers: works_in_region(&donor),
+            has_placed_buffers: is_in_place,
         };
         Ok(Self {
             donor,
@@ -363,7 +378,7 @@ impl OpenCl {
         };
         let made = state.objects.get(request.context, Kind::Context).and_then(|context| {
             let binary = self.donor.blob(connection, &request.binary).ok_or(CL_INVALID_VALUE)?;
-            load_program(&self.donor, context, request.is_il, &binary)
+            load_program(self.donor.library, self.donor.device, context, request.is_il, &binary)
         });
         let made = made.map(|raw| Owned::new(self.donor.library, Kind::Program, raw));
         let code = state.objects.add(request.id, Kind::Program, made).err().unwrap_or(0);
@@ -692,12 +707,12 @@ impl Service for OpenCl {
 
 /// Makes a program of a binary or of SPIR-V.
 fn load_program(
-    donor: &Donor,
+    library: &Library,
+    device: cl_device_id,
     context: *mut c_void,
     is_il: bool,
     binary: &[u8],
 ) -> Result<*mut c_void, i32> {
-    let (library, device) = (donor.library, donor.device);
     let len = binary.len();
     if is_il {
         let at = binary.as_ptr().cast();
