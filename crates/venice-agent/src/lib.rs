@@ -10,6 +10,7 @@
 //! this machine's clock, without any other process.
 #![forbid(unsafe_code)]
 
+mod busy_share;
 mod config;
 mod deregister;
 mod devices;

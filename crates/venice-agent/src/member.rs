@@ -255,6 +255,7 @@ impl Member {
                 revoked_version: self.identity.tls.revoked_version(),
                 revoked_besides: Vec::new(),
             },
+            usage: self.lender.services.usage(),
             // Each Monitor Node's connection has its own version.
             peers_version: 0,
         }

@@ -8,16 +8,19 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, watch};
-use venice_control::{Endpoint, Refusal, ResourceSpec, ServiceAccess, ServiceState, Share};
+use venice_control::{
+    Endpoint, GrantUsage, Refusal, ResourceSpec, ServiceAccess, ServiceState, Share,
+};
 use venice_ports::seal::node_key;
 use venice_rack::donor::EndReason;
 use venice_service::{
     Endpoint as HostEndpoint, EndpointSpec, HostEvent, HostSpec, HostSupervisor, SealSpec,
-    ServiceSecret, SupervisorConfig,
+    ServiceSecret, ServiceUsage, SupervisorConfig,
 };
 use venice_wire::{GrantId, GrantKey, KeyName, NodeSecret, PortId};
 
 use crate::AgentError;
+use crate::busy_share::BusyShare;
 use crate::devices::{self, Host};
 use crate::lender::Lender;
 
@@ -77,6 +80,7 @@ struct Served {
     state: watch::Sender<ServiceState>,
     /// Reason of its end, if its host has died.
     why: Option<String>,
+    busy: BusyShare,
 }
 
 impl Services {
@@ -189,7 +193,8 @@ impl Services {
         };
         let seal = sealed.map(Vec::from).unwrap_or_default();
         let state = watch::channel(ServiceState::Starting).0;
-        Some((Served { key, access, seal, state, why: None }, spec))
+        let busy = BusyShare::default();
+        Some((Served { key, access, seal, state, why: None, busy }, spec))
     }
 
     /// Ends the service of an ended grant, for a reason in words; returns false if it has none. The
@@ -217,6 +222,20 @@ impl Services {
         // Locked: the end of the successor must not be sent before.
         self.with_supervisor(|supervisor| supervisor.begin(successor.grant, *spec));
         None
+    }
+
+    /// Returns the usage of the grants whose hosts have told of it.
+    pub(crate) fn usage(&self) -> Vec<GrantUsage> {
+        let mut grants = self.grants();
+        let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(supervisor) = &*supervisor else { return Vec::new() };
+        let usage = grants.served.iter_mut().filter_map(|(grant, served)| {
+            let sample = supervisor.usage(*grant)?;
+            let busy_ratio = served.busy.take(&sample);
+            let ServiceUsage { in_bytes, out_bytes, commands, .. } = sample.usage;
+            Some(GrantUsage { grant: *grant, busy_ratio, in_bytes, out_bytes, commands })
+        });
+        usage.collect()
     }
 
     /// Ends all hosts; waits until they are gone.

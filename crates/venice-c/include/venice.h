@@ -363,7 +363,8 @@ typedef struct venice_executable {
     const char *options;      /* of the build; NULL: none */
     const void *code;         /* NULL for a built-in function */
     size_t code_bytes;
-    uint64_t global[3];       /* work items in each dimension; 0: unused */
+    uint64_t global[3];       /* work items in each dimension; 0: unused. { 0, N, 0 }: one for every N
+                               * bytes of the input, 4 if N is 0 */
     uint64_t local[3];        /* work items of a group; 0: the device chooses */
     const venice_argument *arguments;
     size_t argument_count;

@@ -92,7 +92,7 @@ impl Pool {
             .iter()
             .enumerate()
             .filter_map(|(at, service)| Some((at, service.as_ref()?)))
-            .filter(|(_, access)| access.service == MAILBOX)
+            .filter(|(_, access)| has_mailboxes(access))
             .map(|(at, access)| (name(at, access), access.clone()))
             .collect();
         Self::from_services(named)
@@ -166,9 +166,14 @@ impl Device {
     /// [`Error::Invalid`] for a device without mailboxes; [`Error::Unreachable`], [`Error::Channel`].
     pub fn open_mailboxes(&self) -> Result<Mailboxes, Error> {
         let none = || Error::Invalid(format!("{} has no mailboxes", self.address()));
-        let access = self.service().filter(|access| access.service == MAILBOX).ok_or_else(none)?;
+        let access = self.service().filter(|access| has_mailboxes(access)).ok_or_else(none)?;
         Mailboxes::open(access, ANSWER).map_err(|error| of_mailbox(self.node(), error))
     }
+}
+
+/// True for services with mailboxes: their own, or beside the commands of OpenCL.
+fn has_mailboxes(access: &ServiceAccess) -> bool {
+    [MAILBOX, venice_accel::opencl::SERVICE].contains(&&*access.service)
 }
 
 /// Converts an error of the mailboxes of a node.

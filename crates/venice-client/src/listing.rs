@@ -86,7 +86,7 @@ impl Program {
         let Some(dir) = RunsDir::locate() else { return };
         let command = command();
         let file = RunFile::new(&dir, &shortened(&command));
-        let about = About { pid: self.process, command };
+        let about = About { pid: self.process, command, ..About::default() };
         let shown = Shown { process: self.process, borrowed: self.borrowed.clone(), file };
         self.desk = StatusServer::open(&dir, about, shown).ok();
     }

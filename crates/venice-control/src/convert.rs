@@ -31,9 +31,9 @@ use venice_rack::queueing::DEFAULT_PRIORITY;
 use venice_rack::revocation::RevocationNews;
 use venice_rack::types::{
     CalledBack, DonorReport, DonorStatus, DroppedCounts, Endpoint, FlowPeer, FlowReport, Grant,
-    HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState, LinkPort,
-    LinkProtection, LinkReport, LinkState, NodeRegistration, Notice, NoticeReason, PortReport,
-    PrepareRequest, Registered, RelayPlace, ResourceSpec, Share, XdpFrames,
+    GrantUsage, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, LeaseState,
+    LinkPort, LinkProtection, LinkReport, LinkState, NodeRegistration, Notice, NoticeReason,
+    PortReport, PrepareRequest, Registered, RelayPlace, ResourceSpec, Share, XdpFrames,
 };
 use venice_wire::{GrantId, GrantKey, NodeId, NodeSecret, PortId, SEAL_KEY_BYTES, SealKey};
 
@@ -209,6 +209,7 @@ pub(crate) fn heartbeat_in(request: proto::HeartbeatRequest) -> Result<Heartbeat
             revoked_version: request.revoked_version,
             revoked_besides: request.revoked_besides.into_iter().map(revocation_in).collect(),
         },
+        usage: request.usage.into_iter().map(usage_in).collect(),
         peers_version: request.peers_version,
     })
 }
@@ -230,8 +231,20 @@ pub(crate) fn heartbeat_out(report: HeartbeatReport) -> proto::HeartbeatRequest 
         certificate_expires_s: report.door.certificate_expires_s,
         revoked_version: report.door.revoked_version,
         revoked_besides: report.door.revoked_besides.into_iter().map(revocation_out).collect(),
+        usage: report.usage.into_iter().map(usage_out).collect(),
         peers_version: report.peers_version,
     }
+}
+
+fn usage_in(usage: proto::GrantUsage) -> GrantUsage {
+    let proto::GrantUsage { grant, busy_ratio, in_bytes, out_bytes, commands } = usage;
+    let busy_ratio = busy_ratio.filter(|ratio| (0.0..=1.0).contains(ratio));
+    GrantUsage { grant: GrantId(grant), busy_ratio, in_bytes, out_bytes, commands }
+}
+
+fn usage_out(usage: GrantUsage) -> proto::GrantUsage {
+    let GrantUsage { grant, busy_ratio, in_bytes, out_bytes, commands } = usage;
+    proto::GrantUsage { grant: grant.0, busy_ratio, in_bytes, out_bytes, commands }
 }
 
 fn pressure_in(pressure: proto::Pressure) -> PressureReport {

@@ -33,10 +33,10 @@ pub use venice_rack::rows::{
 };
 pub use venice_rack::types::{
     AllocationRequest, CalledBack, ClaimRequest, DeviceReport, DonorReport, DonorStatus,
-    DroppedCounts, Endpoint, FlowPeer, FlowReport, Grant, HeartbeatAck, HeartbeatReport, HeldGrant,
-    HeldState, Identity, InvalidWant, LeaseState, LinkPort, LinkProtection, LinkReport, LinkState,
-    MAX_CLAIM_MS, MAX_TRANSFER_GRANTS, NodeRegistration, Notice, NoticeReason, Peer, PeerList,
-    Pong, PortReport, PrepareRequest, RackError, Refusal, Registered, RelayPeer, RelayPlace,
-    ResourceKind, ResourceSpec, ServiceAccess, ServiceState, Share, TransferRequest, TransferState,
-    TransferStep, Transferred, Want, XdpFrames, pool_text,
+    DroppedCounts, Endpoint, FlowPeer, FlowReport, Grant, GrantUsage, HeartbeatAck,
+    HeartbeatReport, HeldGrant, HeldState, Identity, InvalidWant, LeaseState, LinkPort,
+    LinkProtection, LinkReport, LinkState, MAX_CLAIM_MS, MAX_TRANSFER_GRANTS, NodeRegistration,
+    Notice, NoticeReason, Peer, PeerList, Pong, PortReport, PrepareRequest, RackError, Refusal,
+    Registered, RelayPeer, RelayPlace, ResourceKind, ResourceSpec, ServiceAccess, ServiceState,
+    Share, TransferRequest, TransferState, TransferStep, Transferred, Want, XdpFrames, pool_text,
 };

@@ -100,6 +100,7 @@ mod tests {
 
     fn report(number: u32) -> Report {
         let report = HeartbeatReport {
+            usage: Vec::new(),
             peers_version: 0,
             identity: Identity { node: NodeId(number), epoch: 0 },
             instance: 0,

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 use opencl_sys::{CL_DEVICE_NAME, CL_DEVICE_NOT_AVAILABLE, cl_int};
-use venice_accel::opencl::library;
 use venice_accel::opencl::session::{OpenError, Session, Sink};
 use venice_accel::opencl::wire::{Command, CommandKind, Notice};
+use venice_accel::opencl::{library, losses};
 use venice_rack::types::ServiceAccess;
 use venice_wire::GrantId;
 
@@ -162,6 +162,16 @@ impl Link {
         pending.into_values().for_each(|event| event.end(CL_DEVICE_NOT_AVAILABLE, None, &[]));
     }
 
+    /// Tells the user of the loss, by the run that started the program: it knows the donor's reason.
+    fn tell_loss(&self, why: &str) {
+        let dir = std::env::var_os(losses::VARIABLE);
+        let is_noted = dir.is_some_and(|dir| losses::note(dir.as_ref(), self.grant.0, why).is_ok());
+        if !is_noted {
+            let name = self.device_name();
+            let _ = writeln!(std::io::stderr(), "venice: accelerator {name} is lost: {why}");
+        }
+    }
+
     fn device_name(&self) -> String {
         let told = &self.session.description().device;
         let name = told.iter().find(|parameter| parameter.name == CL_DEVICE_NAME);
@@ -221,8 +231,7 @@ impl Sink for LinkSink {
     fn lost(&self, why: &str) {
         let Some(link) = self.link.upgrade() else { return };
         if !link.is_left.load(Ordering::Relaxed) {
-            let name = link.device_name();
-            let _ = writeln!(std::io::stderr(), "venice: accelerator {name} is lost: {why}");
+            link.tell_loss(why);
         }
         link.fail_pending();
     }

@@ -95,6 +95,8 @@ fn map_buffer(
         call.queue.send(&call.waits, Some(&event), Vec::new(), CommandKind::Marker {})?;
         let map = Map { start: start.addr(), flags, kind: MapKind::InPlace };
         memory.state().maps.push(map);
+        let moved = |is_moved| if is_moved { bytes as u64 } else { 0 };
+        device.session().note_moved(moved(writes(flags)), moved(reads(flags)));
         finish(call, event, blocks)?;
         return Ok(start.cast());
     }

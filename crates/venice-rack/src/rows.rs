@@ -140,6 +140,16 @@ pub struct GrantRow {
     pub preempted_in_s: Option<f64>,
     /// Its ownership epoch: 1 for the first owner, and one more for each transfer.
     pub ownership: u64,
+    /// Share of the last seconds in which the device had something to do, 0 to 1; `None` where its
+    /// donor does not know, as for memory and devices without a service. The same holds for the
+    /// next three.
+    pub busy_ratio: Option<f64>,
+    /// Bytes that the recipient has sent to the device's service.
+    pub in_bytes: Option<u64>,
+    /// Bytes that the recipient has received from it.
+    pub out_bytes: Option<u64>,
+    /// Commands or tasks that the service has carried out.
+    pub commands: Option<u64>,
 }
 
 /// A line of `venice queue`: a request that waits for room, or for a device.

@@ -6,8 +6,8 @@ mod tests;
 use crate::door::DoorReport;
 use crate::pressure::{PressureLevel, PressureReport};
 use crate::types::{
-    DeviceReport, DonorStatus, FlowPeer, Identity, NodeRegistration, PortReport, RelayPlace,
-    ResourceKind, ResourceSpec,
+    DeviceReport, DonorStatus, FlowPeer, GrantUsage, Identity, NodeRegistration, PortReport,
+    RelayPlace, ResourceKind, ResourceSpec,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -126,6 +126,8 @@ pub struct NodeEntry {
     pub pressure: PressureReport,
     /// The report of its server; `None` before the first.
     pub door: Option<DoorReport>,
+    /// Usage of its granted devices by its newest report.
+    pub usage: Vec<GrantUsage>,
     /// The peer list sent to it.
     pub(crate) sent_peers: SentPeers,
 }
@@ -157,6 +159,7 @@ impl NodeEntry {
             port: PortReport::default(),
             pressure: PressureReport::default(),
             door: None,
+            usage: Vec::new(),
             sent_peers: SentPeers::default(),
         }
     }

@@ -110,8 +110,26 @@ pub struct HeartbeatReport {
     pub pressure: PressureReport,
     /// The report of its server.
     pub door: DoorReport,
+    /// Usage of the granted devices that a service serves.
+    pub usage: Vec<GrantUsage>,
     /// Version of the peer list received over this connection; 0: none yet.
     pub peers_version: u64,
+}
+
+/// Usage of a granted device, as its donor counts it since the service started. A counter that the
+/// donor does not know is `None`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GrantUsage {
+    /// The grant.
+    pub grant: GrantId,
+    /// Share of the last seconds in which the device had something to do, 0 to 1.
+    pub busy_ratio: Option<f64>,
+    /// Bytes that the recipient has sent to the service.
+    pub in_bytes: Option<u64>,
+    /// Bytes that the recipient has received from it.
+    pub out_bytes: Option<u64>,
+    /// Commands or tasks that the service has carried out.
+    pub commands: u64,
 }
 
 /// The report of a node's UDP port.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::secret::ServiceSecret;
 use crate::service::{ConnectionId, Request, Service, Status};
+use crate::usage::ServiceUsage;
 use crate::wire::{
     Batch, BatchKind, BatchWriter, CloseCode, Entry, Hello, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES,
     Message, VERSION, Welcome,
@@ -32,6 +33,10 @@ pub struct ConnectionCounts {
     pub requests: u64,
     /// Answers sent.
     pub answers: u64,
+    /// Bytes of the requests taken.
+    pub request_bytes: u64,
+    /// Bytes of the answers sent.
+    pub answer_bytes: u64,
 }
 
 /// All connections of a host, with its service.
@@ -90,6 +95,24 @@ impl<S: Service> HostConnections<S> {
         self.counts
     }
 
+    /// Returns the usage of the service, the bytes of messages included.
+    pub fn usage(&self, now_ns: u64) -> ServiceUsage {
+        let ConnectionCounts { requests, request_bytes, answer_bytes, .. } = self.counts;
+        match self.service.usage(now_ns) {
+            Some(usage) => ServiceUsage {
+                in_bytes: usage.in_bytes.map(|bytes| bytes.saturating_add(request_bytes)),
+                out_bytes: usage.out_bytes.map(|bytes| bytes.saturating_add(answer_bytes)),
+                ..usage
+            },
+            None => ServiceUsage {
+                busy_ns: None,
+                in_bytes: Some(request_bytes),
+                out_bytes: Some(answer_bytes),
+                commands: requests,
+            },
+        }
+    }
+
     /// Takes a new connection. One that is there already stays as it is. Beyond 16 connections that
     /// are not admitted, the one whose time ends first is closed: silent ones keep no recipient out.
     pub fn handle_connect(&mut self, now_ns: u64, id: ConnectionId) {
@@ -144,7 +167,7 @@ impl<S: Service> HostConnections<S> {
             Some(CloseCode::Version)
         } else if !self.secret.matches(hello.secret.as_bytes()) {
             Some(CloseCode::Secret)
-        } else if hello.service != self.service.name() {
+        } else if !self.service.serves(hello.service) {
             Some(CloseCode::Service)
         } else if is_full {
             Some(CloseCode::Full)
@@ -178,7 +201,7 @@ impl<S: Service> HostConnections<S> {
             max_outstanding: limits.max_outstanding,
             max_message_bytes: MAX_MESSAGE_BYTES as u32,
         }));
-        self.service.handle_connect(now_ns, id);
+        self.service.handle_connect_to(now_ns, id, hello.service);
     }
 
     fn handle_requests(&mut self, now_ns: u64, id: ConnectionId, batch: Batch<'_>) {
@@ -199,6 +222,7 @@ impl<S: Service> HostConnections<S> {
                 return self.close(now_ns, id, code);
             }
             self.counts.requests += 1;
+            self.counts.request_bytes += payload.len() as u64;
             let request = Request { connection: id, id: request, opcode, payload };
             self.service.handle_request(now_ns, request);
         }
@@ -267,6 +291,7 @@ impl<S: Service> HostConnections<S> {
             } else {
                 (answer.status, &self.scratch[..])
             };
+            self.counts.answer_bytes += payload.len() as u64;
             connection.answer(Entry { id: answer.id, code: status.0, payload });
         }
     }

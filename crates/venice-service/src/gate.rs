@@ -107,16 +107,17 @@ impl Gate {
         self.socket
     }
 
-    /// Sends the order.
-    pub(crate) fn send_order(&self, order: &LaunchOrder) -> io::Result<()> {
-        self.send(order, &[])
+    /// Sends the order, with the page for the usage.
+    pub(crate) fn send_order(&self, order: &LaunchOrder, usage: BorrowedFd<'_>) -> io::Result<()> {
+        self.send(order, &[usage])
     }
 
-    /// Waits for the order.
-    pub(crate) fn receive_order(&self) -> io::Result<LaunchOrder> {
+    /// Waits for the order, and the page for the usage.
+    pub(crate) fn receive_order(&self) -> io::Result<(LaunchOrder, OwnedFd)> {
         let mut buffer = vec![0; MAX_MESSAGE_BYTES];
-        let (len, _) = self.receive(&mut buffer, RecvFlags::empty())?;
-        serde_json::from_slice(&buffer[..len]).map_err(io::Error::other)
+        let (len, usage) = self.receive(&mut buffer, RecvFlags::empty())?;
+        let order = serde_json::from_slice(&buffer[..len]).map_err(io::Error::other)?;
+        Ok((order, usage.ok_or_else(|| io::Error::other("no page for the usage"))?))
     }
 
     /// Sends a report. Does not wait: a gate has room for all reports of a host.

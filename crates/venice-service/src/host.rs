@@ -26,6 +26,7 @@ use crate::entry::{HostContext, ServiceEntry};
 use crate::gate::Report;
 use crate::service::{ConnectionId, Service};
 use crate::spec::{EndpointSpec, HostLimits, RING_SOCKET};
+use crate::usage::UsagePage;
 use crate::wire::{MAX_MESSAGE_BYTES, QPAIR_SERVICE, qpair_end};
 
 /// Exit code of a host that could not start; the reason is in a report.
@@ -42,6 +43,8 @@ const MESSAGES_PER_TURN: usize = 16;
 const SLEEP_NS: u64 = 1_000_000_000;
 /// Least time between two lines about wrong secrets, in nanoseconds.
 const LOG_NS: u64 = 1_000_000_000;
+/// Least time between two writes of the usage, in nanoseconds.
+const USAGE_NS: u64 = 50_000_000;
 /// Pause after a listener failed for want of descriptors or memory.
 const FULL: Duration = Duration::from_millis(100);
 
@@ -90,8 +93,10 @@ fn serve(end: HostEnd, services: &[ServiceEntry]) -> Result<std::convert::Infall
     };
     let started = end.gate.send_report(&Report::Started(ports), &[]);
     started.map_err(|error| format!("reporting the start: {error}"))?;
-    // From here on nothing leads from the service to the supervisor but standard error.
-    drop(end);
+    // From here on nothing leads from the service to the supervisor but standard error, and the page
+    // of its counters.
+    host.usage = Some(UsagePage::new(end.usage));
+    drop((end.order, end.gate, end.filters));
     host.run().map_err(|error| error.to_string())
 }
 
@@ -163,6 +168,9 @@ struct Host {
     wrong_secrets: Arc<AtomicU64>,
     /// Wrong secrets that were logged, and the time at which more may be.
     logged: (u64, u64),
+    /// Page of the usage, and the time from which it may be written again.
+    usage: Option<UsagePage>,
+    usage_ns: u64,
     spin: SpinPolicy,
 }
 
@@ -191,6 +199,8 @@ impl Host {
             buffer,
             wrong_secrets,
             logged: (0, 0),
+            usage: None,
+            usage_ns: 0,
             spin: SpinPolicy::default(),
         })
     }
@@ -204,6 +214,7 @@ impl Host {
             self.connections.collect_answers(now_ns);
             any |= self.send_messages();
             self.log_wrong_secrets(now_ns);
+            self.tell_usage(now_ns);
             if any {
                 self.spin.found(now_ns);
                 continue;
@@ -243,6 +254,16 @@ impl Host {
             eprintln!("service host: {wrong} callers with a wrong secret so far");
             self.logged = (wrong, now_ns + LOG_NS);
         }
+    }
+
+    /// Writes the usage, some times a second: a sleep ends within one.
+    fn tell_usage(&mut self, now_ns: u64) {
+        if now_ns < self.usage_ns {
+            return;
+        }
+        let Some(page) = &mut self.usage else { return };
+        page.write(now_ns, self.connections.usage(now_ns));
+        self.usage_ns = now_ns + USAGE_NS;
     }
 
     fn take_connections(&mut self) -> bool {

@@ -57,6 +57,7 @@ mod service;
 mod spec;
 mod supervisor;
 mod table;
+mod usage;
 pub mod wire;
 
 pub use self::boot_id::boot_id;
@@ -74,3 +75,4 @@ pub use self::service::{Answer, ConnectionId, Request, Service, ServiceLimits, S
 pub use self::spec::{CallGroup, Endpoint, EndpointSpec, HostLimits, HostSpec, SealSpec};
 pub use self::supervisor::{HostSupervisor, SupervisorConfig};
 pub use self::table::{HostAction, HostEvent, HostTable};
+pub use self::usage::{ServiceUsage, UsageSample};

@@ -2,6 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 
+use crate::usage::ServiceUsage;
+
 /// Connection of a recipient; never reused in one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
@@ -73,11 +75,22 @@ pub trait Service {
     /// Returns the name that recipients ask for: lower case, at most 32 bytes.
     fn name(&self) -> &'static str;
 
+    /// True if recipients may ask for this name: that of the service, or of another one that it has
+    /// beside its own.
+    fn serves(&self, name: &str) -> bool {
+        name == self.name()
+    }
+
     /// Returns the upper limits; the same at each call.
     fn limits(&self) -> ServiceLimits;
 
     /// Begins to serve a connection.
     fn handle_connect(&mut self, _now_ns: u64, _connection: ConnectionId) {}
+
+    /// Begins to serve a connection that asked for `name`.
+    fn handle_connect_to(&mut self, now_ns: u64, connection: ConnectionId, _name: &str) {
+        self.handle_connect(now_ns, connection);
+    }
 
     /// Takes a request.
     fn handle_request(&mut self, now_ns: u64, request: Request<'_>);
@@ -103,6 +116,13 @@ pub trait Service {
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+
+    /// Returns the counters of what the service did so far, without the bytes of messages: the host
+    /// adds those. `None`: the requests are its commands, and nothing else is known. Called some
+    /// times a second.
+    fn usage(&self, _now_ns: u64) -> Option<ServiceUsage> {
+        None
+    }
 }
 
 impl<S: Service + ?Sized> Service for Box<S> {
@@ -110,8 +130,16 @@ impl<S: Service + ?Sized> Service for Box<S> {
         (**self).name()
     }
 
+    fn serves(&self, name: &str) -> bool {
+        (**self).serves(name)
+    }
+
     fn limits(&self) -> ServiceLimits {
         (**self).limits()
+    }
+
+    fn handle_connect_to(&mut self, now_ns: u64, connection: ConnectionId, name: &str) {
+        (**self).handle_connect_to(now_ns, connection, name);
     }
 
     fn handle_connect(&mut self, now_ns: u64, connection: ConnectionId) {
@@ -144,5 +172,9 @@ impl<S: Service + ?Sized> Service for Box<S> {
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).wake_fd()
+    }
+
+    fn usage(&self, now_ns: u64) -> Option<ServiceUsage> {
+        (**self).usage(now_ns)
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -25,6 +25,7 @@ use crate::id_range::IdRange;
 use crate::log_budget::LogBudget;
 use crate::spec::{HostSpec, LaunchOrder, host_dir};
 use crate::table::{HostAction, HostEvent, HostTable};
+use crate::usage::{UsageReader, UsageSample};
 
 /// Longest sleep of the thread in nanoseconds; a check for missed events follows.
 const SLEEP_NS: u64 = 1_000_000_000;
@@ -75,8 +76,12 @@ impl SupervisorConfig {
 pub struct HostSupervisor {
     commands: Sender<Order>,
     bell: Arc<OwnedFd>,
+    usage: UsagePages,
     thread: Option<JoinHandle<()>>,
 }
+
+/// Pages for the usage of the hosts that are there.
+type UsagePages = Arc<Mutex<BTreeMap<GrantId, UsageReader>>>;
 
 #[derive(Debug)]
 enum Order {
@@ -104,6 +109,7 @@ impl HostSupervisor {
         let bell = eventfd(0, flags).map_err(|error| SupervisorError::Thread(error.into()))?;
         let bell = Arc::new(bell);
         let (commands, received) = channel();
+        let usage = UsagePages::default();
         let driver = Driver {
             table: HostTable::new(
                 directory.path.clone(),
@@ -115,6 +121,7 @@ impl HostSupervisor {
             hosts: BTreeMap::new(),
             commands: received,
             bell: Arc::clone(&bell),
+            usage: Arc::clone(&usage),
             buffer: vec![0; MAX_MESSAGE_BYTES],
         };
         // The parent of every launcher is this thread: its end, not only the process's, ends them.
@@ -122,7 +129,7 @@ impl HostSupervisor {
             .name(String::from("venice-hosts"))
             .spawn(move || driver.run(on_event))
             .map_err(SupervisorError::Thread)?;
-        Ok(Self { commands, bell, thread: Some(thread) })
+        Ok(Self { commands, bell, usage, thread: Some(thread) })
     }
 
     /// Starts a host. [`HostEvent::Started`] or [`HostEvent::Failed`] follows, unless it is ended
@@ -147,6 +154,13 @@ impl HostSupervisor {
     /// Ends a host: kills all of its processes. [`HostEvent::Ended`] follows once nothing is left.
     pub fn end(&self, grant: GrantId) {
         self.send(Order::End(grant));
+    }
+
+    /// Returns the counters of a host's service as the host wrote them last, at most a second ago;
+    /// `None`: it has not started, or is gone.
+    pub fn usage(&self, grant: GrantId) -> Option<UsageSample> {
+        let page = self.usage.lock().unwrap_or_else(PoisonError::into_inner).get(&grant).cloned();
+        page?.read()
     }
 
     fn send(&self, command: Order) {
@@ -264,6 +278,7 @@ struct Driver {
     hosts: BTreeMap<GrantId, DrivenHost>,
     commands: Receiver<Order>,
     bell: Arc<OwnedFd>,
+    usage: UsagePages,
     buffer: Vec<u8>,
 }
 
@@ -376,6 +391,7 @@ impl Driver {
 
     fn launch(&self, order: &LaunchOrder) -> io::Result<HostProcesses> {
         let (ours, theirs) = Gate::pair()?;
+        let usage = UsageReader::make()?;
         let mut launcher = Command::new(&self.config.program)
             .args(&self.config.arguments)
             .env_clear()
@@ -388,7 +404,7 @@ impl Driver {
         let prepared = || -> io::Result<_> {
             let id = Pid::from_child(&launcher);
             let pidfd = pidfd_open(id, PidfdFlags::empty())?;
-            match ours.send_order(order) {
+            match ours.send_order(order, usage.file().as_fd()) {
                 // It has ended; its exit code says more.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
                 sent => sent?,
@@ -404,6 +420,7 @@ impl Driver {
                 return Err(error);
             }
         };
+        self.usage().insert(order.grant, usage);
         HostProcesses::new(launcher, pidfd, ours, order.spec.limits.log_bytes_per_s)
     }
 
@@ -454,7 +471,12 @@ impl Driver {
             return false;
         }
         self.hosts.remove(&grant);
+        self.usage().remove(&grant);
         true
+    }
+
+    fn usage(&self) -> MutexGuard<'_, BTreeMap<GrantId, UsageReader>> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sleep(&mut self) {

@@ -212,6 +212,10 @@ fn grants_table(rows: &[GrantRow]) -> String {
         ("priority", Align::Right),
         ("lease", Align::Right),
         ("age", Align::Right),
+        ("busy", Align::Right),
+        ("in", Align::Right),
+        ("out", Align::Right),
+        ("commands", Align::Right),
         ("purpose", Align::Left),
     ];
     let line = |row: &GrantRow| {
@@ -230,14 +234,31 @@ fn grants_table(rows: &[GrantRow]) -> String {
             row.priority.to_string(),
             terminal::seconds(row.lease_s),
             terminal::seconds(row.age_s),
+            busy(row.busy_ratio),
+            counted_bytes(row.in_bytes),
+            counted_bytes(row.out_bytes),
+            counted(row.commands),
             row.purpose.clone(),
         ]
     };
-    table_without(
-        &["home", "hops", "kind", "address", "bandwidth"],
-        &columns,
-        rows.iter().map(line).collect(),
-    )
+    let optional =
+        ["home", "hops", "kind", "address", "bandwidth", "busy", "in", "out", "commands"];
+    table_without(&optional, &columns, rows.iter().map(line).collect())
+}
+
+/// Formats the busy share of a device.
+pub(crate) fn busy(ratio: Option<f64>) -> String {
+    ratio.map_or_else(dash, |ratio| format!("{:.0} %", ratio * 100.0))
+}
+
+/// Formats bytes that a donor may not know.
+pub(crate) fn counted_bytes(bytes: Option<u64>) -> String {
+    bytes.map_or_else(dash, terminal::bytes)
+}
+
+/// Formats a count that a donor may not know.
+pub(crate) fn counted(count: Option<u64>) -> String {
+    count.map_or_else(dash, |count| count.to_string())
 }
 
 /// Recipient of a transferred grant that no program of its owner has claimed.

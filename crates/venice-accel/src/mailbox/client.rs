@@ -10,7 +10,7 @@ use super::description::Description;
 use super::donor::DonorCounts;
 use super::layout::{Attention, MAGIC, MAX_MESSAGE_BYTES, RESULT_BYTES, Shape, VERSION, at};
 use super::outcome::TaskResult;
-use super::service::{AWAIT, COUNTS, DESCRIBE, emit_await, parse_counts};
+use super::service::{AWAIT, COUNTS, DESCRIBE, NAME, emit_await, parse_counts};
 use super::task::{Executable, RequestError, Task};
 use crate::region::{Region, RegionError};
 
@@ -82,26 +82,31 @@ struct State {
     is_started: bool,
     /// Id of the outstanding request for its completion.
     asked: Option<u64>,
-    /// Completion that came by message.
-    result: Option<TaskResult>,
+    /// Completion that came by message, with the length of its message in the return buffer.
+    result: Option<(TaskResult, usize)>,
     /// Bytes in the request buffer.
     request: Vec<u8>,
 }
 
 impl Mailboxes {
-    /// Opens the mailboxes of a grant. The host answers within `timeout`, more than zero.
+    /// Opens the mailboxes of a grant, of an OpenCL device too. The host answers within `timeout`, more than zero.
     ///
     /// # Errors
     /// Fails if the host is absent, refuses, or speaks another version.
     pub fn open(access: &ServiceAccess, timeout: Duration) -> Result<Self, MailboxError> {
-        let mut client = ServiceClient::open(access, Some(timeout))?;
+        let named = ServiceAccess { service: NAME.to_owned(), ..access.clone() };
+        let mut client = ServiceClient::open(&named, Some(timeout))?;
         let (status, bytes) = client.call(0, DESCRIBE, &[])?;
         if status != Status::OK.0 {
             return Err(MailboxError::Protocol(format!("status {status} to a description")));
         }
         let description = Description::parse(&bytes).map_err(MailboxError::Protocol)?;
         let shape = description.shape;
-        let region = Region::open(access, description.udp_port, shape.region_bytes(), timeout)?;
+        let (port, bytes) = (description.udp_port, shape.region_bytes());
+        let region = match access.service == NAME {
+            true => Region::open(access, port, bytes, timeout)?,
+            false => Region::open_beside(access, port, bytes, timeout)?,
+        };
         let states = (0..shape.mailboxes).map(|_| State::default()).collect();
         let mut opened = Self { region, client, description, states, next_id: 1 };
         (0..shape.mailboxes).try_for_each(|mailbox| opened.take_over(mailbox))?;
@@ -263,7 +268,7 @@ impl Mailboxes {
             let state = &mut self.states[mailbox as usize];
             if let Some(result) = state.result.take() {
                 state.is_started = false;
-                return Ok(result);
+                return self.with_log(mailbox, result);
             }
             self.ask(mailbox)?;
             self.take_answers()?;
@@ -293,7 +298,24 @@ impl Mailboxes {
         let mut bytes = [0; RESULT_BYTES + MAX_MESSAGE_BYTES];
         self.region.read(head + at::RESULT, &mut bytes)?;
         state.is_started = false;
-        parse_result(&bytes).map(Some)
+        let result = parse_result(&bytes)?;
+        self.with_log(mailbox, result).map(Some)
+    }
+
+    /// Completes a result by the message that is in the return buffer.
+    fn with_log(
+        &self,
+        mailbox: u32,
+        (mut result, log_bytes): (TaskResult, usize),
+    ) -> Result<TaskResult, MailboxError> {
+        if let Err(error) = &mut result.outcome
+            && log_bytes > 0
+        {
+            let mut log = vec![0; log_bytes];
+            self.read_output(mailbox, 0, &mut log)?;
+            error.message = String::from_utf8_lossy(&log).into_owned();
+        }
+        Ok(result)
     }
 
     fn take_answers(&mut self) -> Result<(), MailboxError> {
@@ -369,8 +391,11 @@ impl Mailboxes {
     }
 }
 
-fn parse_result(bytes: &[u8]) -> Result<TaskResult, MailboxError> {
-    TaskResult::parse(bytes).map_err(|error| MailboxError::Protocol(error.to_string()))
+fn parse_result(bytes: &[u8]) -> Result<(TaskResult, usize), MailboxError> {
+    let result = TaskResult::parse(bytes);
+    let result = result.map_err(|error| MailboxError::Protocol(error.to_string()))?;
+    let log_bytes = result.log_bytes(bytes);
+    Ok((result, log_bytes))
 }
 
 /// Returns the length of a task's output; 0 if it failed.

@@ -17,6 +17,8 @@ pub struct MailboxDevice<M> {
     donor: MailboxDonor,
     executor: Box<dyn Executor>,
     request: Vec<u8>,
+    /// Bytes of inputs and outputs.
+    moved: (u64, u64),
 }
 
 impl<M: MailboxMemory> MailboxDevice<M> {
@@ -44,7 +46,7 @@ impl<M: MailboxMemory> MailboxDevice<M> {
             }
         }
         let donor = MailboxDonor::new(shape.mailboxes);
-        Ok(Self { memory, shape, donor, executor, request: Vec::new() })
+        Ok(Self { memory, shape, donor, executor, request: Vec::new(), moved: (0, 0) })
     }
 
     /// Looks at all start words; true if a new one was there.
@@ -69,8 +71,9 @@ impl<M: MailboxMemory> MailboxDevice<M> {
     /// Flags the completion that is due and returns it.
     pub fn flag(&mut self, now_ns: u64) -> Option<Completion> {
         let completion = self.donor.poll_completion(now_ns)?;
-        let head = self.shape.places(completion.ticket.mailbox).head;
-        let is_written = self.memory.write(head + at::RESULT, &completion.result.emit())
+        let Places { head, output, .. } = self.shape.places(completion.ticket.mailbox);
+        let is_written = self.memory.write(output, completion.result.log().as_bytes())
+            && self.memory.write(head + at::RESULT, &completion.result.emit())
             && self.memory.store_word(head + at::COMPLETION, completion.ticket.sequence);
         assert!(is_written, "the heads lie in the memory");
         Some(completion)
@@ -93,6 +96,11 @@ impl<M: MailboxMemory> MailboxDevice<M> {
     /// Returns the counters.
     pub fn counts(&self) -> DonorCounts {
         self.donor.counts()
+    }
+
+    /// Returns the bytes of requests with their inputs, and of outputs, so far.
+    pub fn moved_bytes(&self) -> (u64, u64) {
+        self.moved
     }
 
     /// Fills a mailbox and starts a task in it, as a recipient does: for a device in memory of the
@@ -150,6 +158,10 @@ impl<M: MailboxMemory> MailboxDevice<M> {
             output_bytes: task.output_bytes,
         };
         let outcome = self.executor.run(&task, &mut buffers);
+        let (stored, loaded) = self.moved;
+        let request_bytes = self.request.len() as u64;
+        self.moved =
+            (stored + request_bytes + task.input_bytes, loaded + *outcome.as_ref().unwrap_or(&0));
         (outcome, self.executor.least_time_ns(&task))
     }
 

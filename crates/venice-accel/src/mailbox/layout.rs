@@ -8,6 +8,8 @@ pub(crate) const MAGIC: [u8; 4] = *b"VNMB";
 pub const HEAD_BYTES: u64 = 4096;
 /// Longest message of a result in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 256;
+/// Longest message of a failure in bytes, whole: in the return buffer, which is as long at least.
+pub const MAX_LOG_BYTES: usize = 4096;
 /// Length of a result without its message in bytes.
 pub(crate) const RESULT_BYTES: usize = 24;
 /// Most mailboxes of an accelerator.

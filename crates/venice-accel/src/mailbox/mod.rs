@@ -33,10 +33,14 @@ pub use self::device::MailboxDevice;
 pub use self::donor::{Completion, DonorCounts, MailboxDonor, Ticket};
 pub use self::emulated::{EmulatedAccelerator, EmulatedModel};
 pub use self::executor::{Executor, MailboxMemory, PrivateMemory, TaskBuffers};
-pub use self::layout::{Attention, HEAD_BYTES, MAX_MAILBOXES, MAX_MESSAGE_BYTES, Shape, VERSION};
+pub use self::layout::{
+    Attention, HEAD_BYTES, MAX_LOG_BYTES, MAX_MAILBOXES, MAX_MESSAGE_BYTES, Shape, VERSION,
+};
 pub use self::outcome::{Outcome, ResultCode, ResultError, TaskError, TaskResult};
-pub use self::service::{AWAIT, COUNTS, DESCRIBE, ENTRY, NAME, serve_mailboxes};
+pub use self::service::{
+    AWAIT, COUNTS, DESCRIBE, ENTRY, NAME, serve_mailboxes, serve_mailboxes_beside,
+};
 pub use self::task::{
     Argument, Code, Executable, MAX_ARGUMENTS, MAX_NAME_BYTES, MAX_OPTION_BYTES, MAX_VALUE_BYTES,
-    RequestError, Task,
+    RequestError, Task, WorkItems,
 };

@@ -1,6 +1,6 @@
 //! Results of tasks, and their bytes in a mailbox.
 
-use super::layout::{MAX_MESSAGE_BYTES, RESULT_BYTES};
+use super::layout::{MAX_LOG_BYTES, MAX_MESSAGE_BYTES, RESULT_BYTES};
 
 /// Outcome of a task as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl ResultCode {
 pub struct TaskError {
     /// Kind of the failure; not [`ResultCode::Done`].
     pub code: ResultCode,
-    /// Reason, at most 256 bytes of which reach the recipient.
+    /// Reason, at most 4096 bytes of which reach the recipient.
     pub message: String,
 }
 
@@ -73,7 +73,9 @@ impl TaskResult {
     pub(crate) fn emit(&self) -> Vec<u8> {
         let (code, output_bytes, message) = match &self.outcome {
             Ok(bytes) => (ResultCode::Done, *bytes, ""),
-            Err(error) => (error.code, 0, cut(&error.message)),
+            Err(error) => {
+                (error.code, self.log().len() as u64, cut(&error.message, MAX_MESSAGE_BYTES))
+            }
         };
         let mut bytes = Vec::with_capacity(RESULT_BYTES + message.len());
         bytes.extend_from_slice(&(code as u32).to_le_bytes());
@@ -82,6 +84,26 @@ impl TaskResult {
         bytes.extend_from_slice(&self.time_ns.to_le_bytes());
         bytes.extend_from_slice(message.as_bytes());
         bytes
+    }
+
+    /// Returns the message of a failure that is longer than a result takes: it is in the return
+    /// buffer. Else an empty text.
+    pub(crate) fn log(&self) -> &str {
+        match &self.outcome {
+            Err(error) if error.message.len() > MAX_MESSAGE_BYTES => {
+                cut(&error.message, MAX_LOG_BYTES)
+            }
+            Ok(_) | Err(_) => "",
+        }
+    }
+
+    /// Returns the length in bytes of the message that is in the return buffer; 0: the result has it.
+    pub(crate) fn log_bytes(&self, bytes: &[u8]) -> usize {
+        let word = bytes.get(8..16).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
+        match (&self.outcome, word) {
+            (Err(_), Some(len)) => len.min(MAX_LOG_BYTES as u64) as usize,
+            (Ok(_), _) | (_, None) => 0,
+        }
     }
 
     /// Reads a result; what follows it is ignored.
@@ -101,8 +123,8 @@ impl TaskResult {
 }
 
 /// Cuts a message at a character's boundary.
-fn cut(message: &str) -> &str {
-    let mut len = message.len().min(MAX_MESSAGE_BYTES);
+fn cut(message: &str, most: usize) -> &str {
+    let mut len = message.len().min(most);
     while !message.is_char_boundary(len) {
         len -= 1;
     }
@@ -112,6 +134,23 @@ fn cut(message: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_message_has_log() {
+        let result = |message: &str| TaskResult {
+            outcome: Err(TaskError::new(ResultCode::Build, message)),
+            time_ns: 7,
+        };
+        for (len, log_bytes) in [(256, 0), (257, 257), (9000, MAX_LOG_BYTES)] {
+            let long = result(&"x".repeat(len));
+            let bytes = long.emit();
+            let read = TaskResult::parse(&bytes).unwrap();
+            assert_eq!((long.log().len(), read.log_bytes(&bytes)), (log_bytes, log_bytes));
+            assert_eq!(read, result(&"x".repeat(len.min(MAX_MESSAGE_BYTES))));
+        }
+        let done = TaskResult { outcome: Ok(9), time_ns: 7 };
+        assert_eq!((done.log(), done.log_bytes(&done.emit())), ("", 0));
+    }
 
     #[test]
     fn result_reads_back() {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use venice_ports::{monotonic_ns, random_u64};
 use venice_service::{
-    Answer, ConnectionId, HostContext, Request, Service, ServiceEntry, ServiceLimits, Status,
+    Answer, ConnectionId, HostContext, Request, Service, ServiceEntry, ServiceLimits, ServiceUsage,
+    Status,
 };
 
 use super::description::Description;
@@ -58,10 +59,31 @@ pub fn serve_mailboxes(
     shape: Shape,
     executor: Box<dyn Executor>,
 ) -> Result<Box<dyn Service>, String> {
+    let key = key_of(context.spec.secret.as_bytes());
+    serve_in(|bytes| RegionHost::serve(context, key, bytes), shape, executor)
+}
+
+/// Serves the mailboxes of an accelerator beside another service of the host, which has a region of
+/// its own.
+///
+/// # Errors
+/// Those of [`serve_mailboxes`].
+pub fn serve_mailboxes_beside(
+    context: &HostContext<'_>,
+    shape: Shape,
+    executor: Box<dyn Executor>,
+) -> Result<Box<dyn Service>, String> {
+    serve_in(|bytes| RegionHost::serve_beside(context, bytes), shape, executor)
+}
+
+fn serve_in(
+    serve: impl FnOnce(u64) -> Result<RegionHost, String>,
+    shape: Shape,
+    executor: Box<dyn Executor>,
+) -> Result<Box<dyn Service>, String> {
     shape.check()?;
     let system = |step: &str, error: std::io::Error| format!("mailbox: {step}: {error}");
-    let key = key_of(context.spec.secret.as_bytes());
-    let region = RegionHost::serve(context, key, shape.region_bytes())?;
+    let region = serve(shape.region_bytes())?;
     let generation = random_u64().map_err(|error| system("random numbers", error.into()))? | 1;
     let functions = executor.functions();
     let udp_port = region.udp_port();
@@ -73,6 +95,7 @@ pub fn serve_mailboxes(
         bell,
         waits: Mutex::new(Waits::new(shape.mailboxes)),
         counts: Mutex::default(),
+        moved: Mutex::default(),
         is_rung: Mutex::new(false),
         rung: Condvar::new(),
     });
@@ -90,6 +113,8 @@ struct Shared {
     bell: OwnedFd,
     waits: Mutex<Waits>,
     counts: Mutex<DonorCounts>,
+    /// Bytes of requests with their inputs, and of outputs.
+    moved: Mutex<(u64, u64)>,
     is_rung: Mutex<bool>,
     rung: Condvar,
 }
@@ -149,6 +174,7 @@ impl DonorThread {
         if let Some(completion) = self.device.flag(monotonic_ns()) {
             any = true;
             *lock(&self.shared.counts) = self.device.counts();
+            *lock(&self.shared.moved) = self.device.moved_bytes();
             if lock(&self.shared.waits).handle_completion(&completion) {
                 // Fails only when the counter is full: then the service is awake.
                 let _ = rustix::io::write(&self.shared.bell, &1u64.to_ne_bytes());
@@ -267,6 +293,18 @@ impl Service for MailboxService {
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.shared.bell.as_fd())
+    }
+
+    /// A task counts when it has ended.
+    fn usage(&self, _now_ns: u64) -> Option<ServiceUsage> {
+        let DonorCounts { tasks, busy_ns, .. } = *lock(&self.shared.counts);
+        let (stored, loaded) = *lock(&self.shared.moved);
+        Some(ServiceUsage {
+            busy_ns: Some(busy_ns),
+            in_bytes: Some(stored),
+            out_bytes: Some(loaded),
+            commands: tasks,
+        })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Tasks, and their bytes in a request buffer.
 
+use super::outcome::{ResultCode, TaskError};
+
 /// Length of the fixed part of a request in bytes.
 const FIXED_BYTES: usize = 88;
 /// Length of an argument without its value in bytes.
@@ -8,6 +10,8 @@ const ARGUMENT_BYTES: usize = 24;
 pub const MAX_NAME_BYTES: usize = 256;
 /// Longest options in bytes.
 pub const MAX_OPTION_BYTES: usize = 4096;
+/// Bytes of the input for each work item of a task that does not tell.
+const ITEM_BYTES: u64 = 4;
 /// Most arguments of a task.
 pub const MAX_ARGUMENTS: usize = 64;
 /// Longest value of an argument in bytes.
@@ -58,7 +62,8 @@ pub struct Executable {
     pub name: String,
     /// Options of the build.
     pub options: String,
-    /// Work items in each of up to three dimensions; unused ones are 0.
+    /// Work items in each of up to three dimensions; unused ones are 0. 0 in the first: one item for
+    /// each so many bytes of the input as the second has, 4 if that is 0.
     pub global: [u64; 3],
     /// Work items of a group; 0: the device chooses.
     pub local: [u64; 3],
@@ -77,6 +82,44 @@ impl Executable {
             local: [0; 3],
             arguments: Vec::new(),
         }
+    }
+
+    /// Returns the kernel `name` of source in OpenCL C, with the input and the output as its
+    /// arguments, and a work item for every four bytes of the input.
+    pub fn open_cl(source: impl Into<Vec<u8>>, name: impl Into<String>) -> Self {
+        let (offset, bytes) = (0, u64::MAX);
+        Self {
+            code: Code::OpenClSource(source.into()),
+            arguments: vec![Argument::Input { offset, bytes }, Argument::Output { offset, bytes }],
+            ..Self::built_in(name)
+        }
+    }
+
+    /// Returns the work items for an input of so many bytes; `None`: there are none.
+    ///
+    /// # Errors
+    /// [`ResultCode::Malformed`] for a dimension that is 0 before one that is not.
+    pub fn work_items(&self, input_bytes: u64) -> Result<Option<WorkItems>, TaskError> {
+        let global = match self.global {
+            [0, item_bytes, 0] => {
+                [input_bytes / if item_bytes == 0 { ITEM_BYTES } else { item_bytes }, 0, 0]
+            }
+            global => global,
+        };
+        let dimensions = match global.map(|items| items > 0) {
+            [false, false, false] => return Ok(None),
+            [true, false, false] => 1,
+            [true, true, false] => 2,
+            [true, true, true] => 3,
+            [false, ..] | [true, false, true] => {
+                let [x, y, z] = global;
+                let said =
+                    format!("work items {x}, {y}, {z}: an unused dimension before a used one");
+                return Err(TaskError::new(ResultCode::Malformed, said));
+            }
+        };
+        let local = (self.local[0] > 0).then(|| self.local.map(|it| it.max(1)));
+        Ok(Some(WorkItems { dimensions, global, local }))
     }
 
     /// Adds a number as an argument: eight bytes, little-endian.
@@ -108,6 +151,17 @@ impl Executable {
             Argument::Input { .. } | Argument::Output { .. } | Argument::Local(_) => None,
         }
     }
+}
+
+/// Work items of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkItems {
+    /// Number of dimensions, 1 to 3.
+    pub dimensions: u32,
+    /// Items in each; 0 in unused ones.
+    pub global: [u64; 3],
+    /// Items of a group in each, at least 1; `None`: the device chooses.
+    pub local: Option<[u64; 3]>,
 }
 
 /// One run of an executable on an input.
@@ -320,6 +374,28 @@ mod tests {
         let mut bytes = Vec::new();
         task.emit(&mut bytes).unwrap();
         bytes
+    }
+
+    #[test]
+    fn work_items_follow_input() {
+        let items = |global, local, input_bytes| {
+            let kernel = Executable { global, local, ..Executable::open_cl("", "f") };
+            kernel.work_items(input_bytes).map(|items| items.map(|it| (it.dimensions, it.global)))
+        };
+        let none = [0; 3];
+        assert_eq!(items(none, none, 41), Ok(Some((1, [10, 0, 0]))));
+        assert_eq!(items([0, 8, 0], none, 41), Ok(Some((1, [5, 0, 0]))));
+        assert_eq!(items([0, 8, 0], none, 7), Ok(None));
+        assert_eq!(items([3, 2, 0], none, 0), Ok(Some((2, [3, 2, 0]))));
+        assert_eq!(items([3, 2, 1], none, 0), Ok(Some((3, [3, 2, 1]))));
+        for gap in [[0, 2, 2], [2, 0, 2], [0, 0, 2]] {
+            assert_eq!(items(gap, none, 8).unwrap_err().code, ResultCode::Malformed, "{gap:?}");
+        }
+        let local = |local| {
+            let kernel = Executable { local, ..Executable::open_cl("", "f") };
+            kernel.work_items(8).unwrap().unwrap().local
+        };
+        assert_eq!([local(none), local([4, 0, 0])], [None, Some([4, 1, 1])]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use venice_service::{CallGroup, HostLimits, HostSpec, Measure, ServiceSecret};
 
 use super::found::OpenClDevice;
 use super::options::OpenClOptions;
+use crate::mailbox::Shape;
 
 /// Directory in which the ICD loader looks for drivers.
 pub const VENDORS_DIR: &str = "/etc/OpenCL/vendors";
@@ -15,8 +16,8 @@ pub const VENDORS_DIR: &str = "/etc/OpenCL/vendors";
 const DRIVER_BYTES: u64 = 1 << 30;
 /// Bytes of a file of bulk data, each of which takes a descriptor of the host.
 const BULK_FILE_BYTES: u64 = 16 << 20;
-/// Descriptors of a driver beside those of bulk data.
-const DRIVER_FILES: u64 = 512;
+/// Descriptors of a driver beside those of bulk data, with those of mailboxes.
+const DRIVER_FILES: u64 = 512 + 64;
 /// Threads and processes of a driver beside one a processor.
 const DRIVER_PROCESSES: u32 = 128;
 /// Processor time of the host of a device that computes by itself, in percent of one processor.
@@ -127,7 +128,7 @@ pub fn host_spec(device: &OpenClDevice, bytes: u64, secret: ServiceSecret) -> Ho
         ENVIRONMENT.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     spec.calls = driver.calls.to_vec();
     spec.limits = HostLimits {
-        memory_bytes: bytes.saturating_add(DRIVER_BYTES),
+        memory_bytes: bytes.saturating_add(DRIVER_BYTES + Shape::default().region_bytes()),
         cpu_percent: if device.is_cpu() { 100 * processors } else { FEEDER_CPU_PERCENT },
         processes: DRIVER_PROCESSES.saturating_add(processors),
         open_files: u32::try_from(bytes / BULK_FILE_BYTES + DRIVER_FILES).unwrap_or(u32::MAX),

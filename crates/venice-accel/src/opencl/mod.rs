@@ -7,6 +7,7 @@ mod host;
 #[expect(unsafe_code, reason = "calls the vendors' libraries")]
 pub mod library;
 pub mod listing;
+pub mod losses;
 pub mod options;
 pub mod session;
 pub mod wire;

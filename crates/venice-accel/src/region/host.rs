@@ -13,7 +13,7 @@ use venice_service::{EndpointSpec, HostContext, SealSpec};
 use venice_wire::{GrantKey, NodeSecret, SLAB_BYTES};
 
 use super::ticket::{RegionKeys, Secrets, Tickets};
-use super::{SOCKET, SharedBytes, seal_of};
+use super::{RegionSlot, SharedBytes};
 
 /// Memory of a service host that its recipient reaches, mapped here in one piece. Pages become
 /// resident at their first use; the host's memory limit covers them.
@@ -39,6 +39,24 @@ impl RegionHost {
     /// # Errors
     /// Says what failed: the limits of the host are too low, or the system refuses.
     pub fn serve(context: &HostContext<'_>, key: GrantKey, bytes: u64) -> Result<Self, String> {
+        Self::serve_as(context, RegionSlot::First, key, bytes)
+    }
+
+    /// Serves a second region of the host, for a service beside its first one.
+    ///
+    /// # Errors
+    /// Those of [`RegionHost::serve`].
+    pub fn serve_beside(context: &HostContext<'_>, bytes: u64) -> Result<Self, String> {
+        let key = RegionSlot::Second.key(context.spec.secret.as_bytes());
+        Self::serve_as(context, RegionSlot::Second, key, bytes)
+    }
+
+    fn serve_as(
+        context: &HostContext<'_>,
+        slot: RegionSlot,
+        key: GrantKey,
+        bytes: u64,
+    ) -> Result<Self, String> {
         check_limits(context, bytes)?;
         let grants = region_grants(key, bytes).map_err(with_causes)?;
         let slabs = bytes.div_ceil(SLAB_BYTES) as usize;
@@ -53,14 +71,14 @@ impl RegionHost {
         for endpoint in &context.spec.endpoints {
             match endpoint {
                 EndpointSpec::Ring => {
-                    let path = context.endpoint_dir.join(SOCKET);
+                    let path = context.endpoint_dir.join(slot.socket());
                     // Recipients are other users.
                     let server = ShmServer::start_for_all(&path, grants.clone());
                     shm = Some(server.map_err(with_causes)?);
                 }
                 EndpointSpec::Udp { address, seal } => {
                     let address = SocketAddr::new(address.ip(), 0);
-                    let keys = seal.as_ref().map(|seal| keys_of(seal, &grants));
+                    let keys = seal.as_ref().map(|seal| keys_of(slot, seal, &grants));
                     let server = serve_region_udp(address, keys, &grants).map_err(with_causes)?;
                     if udp.is_none() {
                         udp = Some(server);
@@ -209,8 +227,12 @@ fn check_limits(context: &HostContext<'_>, bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-fn keys_of(seal: &SealSpec, grants: &SharedGrants) -> Arc<dyn SealKeys + Send + Sync> {
-    let (own, service_key) = (seal_of(seal.grant, seal.key), NodeSecret(seal.key));
+fn keys_of(
+    slot: RegionSlot,
+    seal: &SealSpec,
+    grants: &SharedGrants,
+) -> Arc<dyn SealKeys + Send + Sync> {
+    let (own, service_key) = (slot.seal(seal.grant, seal.key), NodeSecret(seal.key));
     Arc::new(RegionKeys { own, service_key, grants: grants.clone() })
 }
 

@@ -23,19 +23,51 @@ pub use self::host::RegionHost;
 pub use self::recipient::Region;
 pub use self::ticket::{Ticket, TicketReader};
 
-/// File of the shm socket, beside that of the ring.
-const SOCKET: &str = "region.sock";
+/// Place of a region among those of its host: each has a socket and keys of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RegionSlot {
+    /// That of its service.
+    First,
+    /// That of a service beside the first one.
+    Second,
+}
+
+impl RegionSlot {
+    /// Returns the file of the shm socket, beside that of the ring.
+    fn socket(self) -> &'static str {
+        match self {
+            Self::First => "region.sock",
+            Self::Second => "region2.sock",
+        }
+    }
+
+    /// Returns the key of accesses.
+    fn key(self, secret: &[u8; 32]) -> GrantKey {
+        match self {
+            Self::First => region_key(&NodeSecret(*secret)),
+            Self::Second => {
+                let name = KeyName::Grant(GrantId(u64::MAX - 1));
+                region_key(&NodeSecret(node_key(&NodeSecret(*secret), name).0))
+            }
+        }
+    }
+
+    /// Returns the key of datagrams, derived from that of the service's datagrams: those of one are
+    /// not valid at the other.
+    fn seal(self, grant: GrantId, service_key: [u8; 32]) -> SealedAs {
+        let name = KeyName::Grant(grant);
+        let derived = |key| node_key(&NodeSecret(key), name);
+        let key = match self {
+            Self::First => derived(service_key),
+            Self::Second => derived(derived(service_key).0),
+        };
+        SealedAs { name, key }
+    }
+}
 
 /// Returns the key of accesses to the region of a service with this secret.
 pub fn key_of(secret: &[u8; 32]) -> GrantKey {
-    region_key(&NodeSecret(*secret))
-}
-
-/// Returns the key of the region's datagrams, derived from that of the service's datagrams: those of
-/// one are not valid at the other.
-fn seal_of(grant: GrantId, service_key: [u8; 32]) -> SealedAs {
-    let name = KeyName::Grant(grant);
-    SealedAs { name, key: node_key(&NodeSecret(service_key), name) }
+    RegionSlot::First.key(secret)
 }
 
 /// Memory that others access at the same time.

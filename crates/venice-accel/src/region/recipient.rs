@@ -15,7 +15,7 @@ use venice_service::boot_id;
 use venice_wire::{GrantKey, NodeSecret, PortId, SLAB_BYTES};
 
 use super::ticket::{Secrets, Ticket};
-use super::{RegionError, SOCKET, SharedBytes, key_of, seal_of};
+use super::{RegionError, RegionSlot, SharedBytes};
 
 /// Attempts to map a region whose host closes the connection.
 const ATTEMPTS: usize = 16;
@@ -60,6 +60,29 @@ impl Region {
         bytes: u64,
         timeout: Duration,
     ) -> Result<Self, RegionError> {
+        Self::open_as(access, RegionSlot::First, udp_port, bytes, timeout)
+    }
+
+    /// Opens the second region of a host ([`super::RegionHost::serve_beside`]), as [`Region::open`].
+    ///
+    /// # Errors
+    /// Those of [`Region::open`].
+    pub fn open_beside(
+        access: &ServiceAccess,
+        udp_port: Option<u16>,
+        bytes: u64,
+        timeout: Duration,
+    ) -> Result<Self, RegionError> {
+        Self::open_as(access, RegionSlot::Second, udp_port, bytes, timeout)
+    }
+
+    fn open_as(
+        access: &ServiceAccess,
+        slot: RegionSlot,
+        udp_port: Option<u16>,
+        bytes: u64,
+        timeout: Duration,
+    ) -> Result<Self, RegionError> {
         let len_bytes = bytes.checked_next_multiple_of(SLAB_BYTES).filter(|len| *len > 0);
         let len_bytes = len_bytes.ok_or(RegionError::Empty)?;
         let offered: Vec<_> = access.endpoints.iter().map(Endpoint::to_string).collect();
@@ -67,10 +90,10 @@ impl Region {
         for endpoint in &access.endpoints {
             let opened = match endpoint.port {
                 PortId::Ring if endpoint.extra == boot_id().into_bytes() => {
-                    Self::map(access, endpoint, len_bytes, timeout)
+                    Self::map((access, slot), endpoint, len_bytes, timeout)
                 }
                 PortId::Udp => match udp_port {
-                    Some(port) => Self::join(access, endpoint, port, len_bytes, timeout),
+                    Some(port) => Self::join((access, slot), endpoint, port, len_bytes, timeout),
                     None => continue,
                 },
                 PortId::Ring | PortId::Shm | PortId::Verbs => continue,
@@ -84,14 +107,14 @@ impl Region {
     }
 
     fn map(
-        access: &ServiceAccess,
+        (access, slot): (&ServiceAccess, RegionSlot),
         endpoint: &Endpoint,
         len_bytes: u64,
         timeout: Duration,
     ) -> Result<Self, RegionError> {
-        let path = Path::new(&endpoint.address).with_file_name(SOCKET);
+        let path = Path::new(&endpoint.address).with_file_name(slot.socket());
         let address = path.display().to_string();
-        let key = key_of(&access.secret);
+        let key = slot.key(&access.secret);
         let mut attempts = 1;
         loop {
             match WatchedGrant::open(&path, REGION_GRANT, key, len_bytes, timeout) {
@@ -104,7 +127,7 @@ impl Region {
     }
 
     fn join(
-        access: &ServiceAccess,
+        (access, slot): (&ServiceAccess, RegionSlot),
         endpoint: &Endpoint,
         port: u16,
         len_bytes: u64,
@@ -114,11 +137,11 @@ impl Region {
         let host: SocketAddr = endpoint.address.parse().map_err(|_| offered())?;
         let seal = match &endpoint.extra[..] {
             [] => None,
-            key => Some(seal_of(access.grant, key.try_into().map_err(|_| offered())?)),
+            key => Some(slot.seal(access.grant, key.try_into().map_err(|_| offered())?)),
         };
         let at = SocketAddr::new(host.ip(), port);
         let failed = |source| RegionError::Open { address: at.to_string(), source };
-        let key: GrantKey = key_of(&access.secret);
+        let key: GrantKey = slot.key(&access.secret);
         let driver = join_region_udp(at, len_bytes, key, |_| seal).map_err(failed)?;
         let mut channels = Channels::from(driver);
         if !probe(&mut channels, len_bytes, timeout).map_err(failed)? {

@@ -20,11 +20,11 @@ const BYTES: u64 = 256 << 20;
 const ADDS_ONE: &str = "kernel void f(global float *v) { v[get_global_id(0)] += 1; }";
 
 fn program() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_venice-opencl-torment"))
+    PathBuf::from(env!("CARGO_BIN_EXE_venice-accel-torment"))
 }
 
 /// Returns PoCL's device; `None`, with a remark: it is not there, or hosts cannot be confined.
-fn pocl(test: &str) -> Option<OpenClDevice> {
+pub fn pocl(test: &str) -> Option<OpenClDevice> {
     let listed = listing::devices_by(&program());
     let devices = listed.inspect_err(|error| println!("SKIPPED: {test}: {error}")).ok()?;
     let pocl = devices.into_iter().find(|it| it.platform == "Portable Computing Language");
@@ -46,6 +46,7 @@ impl Fixture {
         let dir = tempfile::Builder::new().prefix("venice-hosts").tempdir().unwrap();
         let mut config = SupervisorConfig::new(dir.path());
         config.program = program();
+        config.arguments = vec!["kernel-host".to_owned()];
         let (send, events) = channel();
         let opened = HostSupervisor::open(config, move |event| drop(send.send(event)));
         Self { supervisor: opened.unwrap(), events, device, _dir: dir }

@@ -5,3 +5,4 @@ mod confined;
 mod mailbox;
 mod pool;
 mod region;
+mod tasks;

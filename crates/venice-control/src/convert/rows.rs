@@ -109,6 +109,10 @@ same_fields!(
         priority,
         preempted_in_s,
         ownership,
+        busy_ratio,
+        in_bytes,
+        out_bytes,
+        commands,
     },
     by (kind_name_out, kind_name_in) kind
 );

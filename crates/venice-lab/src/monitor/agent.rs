@@ -91,6 +91,7 @@ impl Agent {
             identity: self.registered.identity,
             instance: self.instance,
             memory: self.donor.core().report(),
+            usage: Vec::new(),
             links: Vec::new(),
             port: PortReport::default(),
             pressure: PressureReport::default(),

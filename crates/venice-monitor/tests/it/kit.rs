@@ -206,6 +206,7 @@ async fn report_forever(
             core.report()
         };
         let report = HeartbeatReport {
+            usage: Vec::new(),
             peers_version: 0,
             door: Default::default(),
             identity,

@@ -6,6 +6,12 @@
     arrays = [numpy.ones(1 << 19, numpy.complex64) for _ in range(64)]
     with venice.accel.Pool(3, needs="fft") as pool:
         spectra = pool.map(venice.accel.Kernel("fft", 1024), arrays)
+
+    source = "kernel void twice(global const float *in, global float *out) {" \
+        " size_t at = get_global_id(0); out[at] = 2 * in[at]; }"
+    floats = [numpy.arange(1 << 20, dtype=numpy.float32) for _ in range(64)]
+    with venice.accel.Pool(3, needs="opencl") as pool:
+        doubled = pool.map(venice.accel.Kernel("twice", source=source), floats)
 """
 
 import struct
@@ -52,8 +58,13 @@ class Kernel:
     """What an accelerator runs: the built-in function `name`, or the kernel of that name in `source`
     (OpenCL C), `spirv`, or `binary`.
 
-    An argument is an int (eight bytes), a float (four), bytes, or a range. `dtype` is the type of the
-    output; by default that of the input, and float64 for the function `sum`.
+    An argument is an int (eight bytes), a float (four), bytes, or a range. A kernel without arguments
+    gets the input and the output. `dtype` is the type of the output; by default that of the input, and
+    float64 for the function `sum`.
+
+    `global_size` is the number of work items in each of up to three dimensions. Without it there is one
+    for every `item_bytes` of the input: by default for every element of numpy arrays, else for every
+    four bytes. `local_size` is that of a work-group; without it the device chooses.
     """
 
     def __init__(
@@ -66,6 +77,7 @@ class Kernel:
         options: str = "",
         global_size: Sequence[int] = (),
         local_size: Sequence[int] = (),
+        item_bytes: int | None = None,
         dtype: "DTypeLike | None" = None,
     ) -> None:
         codes: list[tuple[int, bytes]] = []
@@ -76,13 +88,23 @@ class Kernel:
             raise Invalid("invalid kernel: give one of source, spirv and binary")
         self.name = name
         self.dtype = "float64" if dtype is None and name == "sum" and not codes else dtype
-        self._inner = _venice.Kernel(
-            codes[0] if codes else (1, b""),
-            name,
-            options,
-            _three(global_size),
-            _three(local_size),
-            [_argument(argument) for argument in arguments],
+        if codes and not arguments:
+            arguments = (Input(), Output())
+        self._code = codes[0] if codes else (1, b"")
+        self._options = options
+        self._sizes = (_three(global_size), _three(local_size))
+        self._item_bytes = item_bytes
+        self._arguments = [_argument(argument) for argument in arguments]
+
+    def _for(self, arrays: Sequence[Any]) -> Any:
+        """What runs on these arrays."""
+        one_each, local_size = self._sizes
+        if self._code[0] != 1 and not any(one_each):
+            first = arrays[0] if arrays else b""
+            width = int(first.itemsize) if _is_numpy(first) else 4
+            one_each = (0, width if self._item_bytes is None else self._item_bytes, 0)
+        return _venice.Kernel(
+            self._code, self.name, self._options, one_each, local_size, self._arguments
         )
 
     def __repr__(self) -> str:
@@ -130,9 +152,10 @@ class Pool(Closing):
         lost."""
         kernel = Kernel(kernel) if isinstance(kernel, str) else kernel
         inputs = [_bytes_of(array) for array in arrays]
-        outputs = [bytearray(kernel._inner.output_bytes(len(it))) for it in inputs]
+        inner = kernel._for(arrays)
+        outputs = [bytearray(inner.output_bytes(len(it))) for it in inputs]
         places = [memoryview(output) for output in outputs]
-        lengths = self._inner.map(kernel._inner, inputs, places)
+        lengths = self._inner.map(inner, inputs, places)
         results = zip(arrays, outputs, lengths, strict=True)
         return [_result(kernel, array, output, length) for array, output, length in results]
 
@@ -172,7 +195,7 @@ def _bytes_of(array: Any) -> memoryview:
         import numpy
 
         # Complex numbers have no format that a memoryview casts.
-        return memoryview(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
+        return numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8).data
     return memoryview(array).cast("B")
 
 

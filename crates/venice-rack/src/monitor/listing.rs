@@ -7,7 +7,7 @@ use crate::pressure::PressureLevel;
 use crate::rat::{GrantRecord, GrantState};
 use crate::rows::{GrantRow, NodeRow, ResourceRow};
 use crate::rrt::NodeEntry;
-use crate::types::ResourceSpec;
+use crate::types::{GrantUsage, ResourceSpec};
 use std::collections::BTreeMap;
 use venice_wire::{NodeId, SLAB_BYTES};
 
@@ -67,6 +67,7 @@ impl MonitorCore {
             GrantState::Releasing => "releasing",
         };
         let owner = grant.owner.as_ref();
+        let usage = self.usage_of(grant);
         GrantRow {
             id: grant.id.0,
             donor: self.name_of(grant.donor),
@@ -87,7 +88,20 @@ impl MonitorCore {
             priority: u32::from(grant.priority),
             ownership: grant.ownership,
             preempted_in_s: self.preempted_in_s(now_ns, grant.id),
+            busy_ratio: usage.and_then(|usage| usage.busy_ratio),
+            in_bytes: usage.and_then(|usage| usage.in_bytes),
+            out_bytes: usage.and_then(|usage| usage.out_bytes),
+            commands: usage.map(|usage| usage.commands),
         }
+    }
+
+    /// Returns the usage of a granted device, if its donor is up and has reported it.
+    fn usage_of(&self, grant: &GrantRecord) -> Option<GrantUsage> {
+        let donor = self
+            .rrt
+            .get(grant.donor)
+            .filter(|entry| entry.up && entry.record.identity.epoch == grant.donor_epoch)?;
+        donor.usage.iter().find(|usage| usage.grant == grant.id).copied()
     }
 }
 

@@ -175,7 +175,7 @@ impl MonitorCore {
         report: HeartbeatReport,
     ) -> Result<HeartbeatAck, RackError> {
         let HeartbeatReport { identity, instance, memory, links, port, pressure, .. } = report;
-        let HeartbeatReport { door, peers_version, .. } = report;
+        let HeartbeatReport { door, usage, peers_version, .. } = report;
         let mut entry = self.rrt.get_mut(identity.node).ok_or(RackError::NotRegistered)?;
         let slabs_before = entry.available_slabs();
         let is_holder = entry.record.identity == identity && entry.record.instance == instance;
@@ -188,6 +188,7 @@ impl MonitorCore {
         entry.pressure = pressure;
         let revoked_version = door.revoked_version;
         entry.door = Some(door);
+        entry.usage = usage;
         let is_newest = entry.update_status(memory.status);
         if is_newest {
             entry.devices = reports_of(&entry.record, &memory.devices);

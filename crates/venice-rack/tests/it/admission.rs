@@ -304,6 +304,7 @@ fn revocations_are_sent_only_when_changed() {
             devices: vec![],
         };
         let report = HeartbeatReport {
+            usage: Vec::new(),
             peers_version: 0,
             identity,
             instance: 5,

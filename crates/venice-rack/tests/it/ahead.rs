@@ -52,6 +52,7 @@ impl DailyRack {
         rack.now_ns += SAMPLE_NS;
         for (identity, core) in rack.donors.values_mut() {
             let report = HeartbeatReport {
+                usage: Vec::new(),
                 peers_version: 0,
                 identity: *identity,
                 instance: identity.node.0.into(),

@@ -70,6 +70,7 @@ fn link(to: NodeId, port: LinkPort, mbps: Option<f64>, used: Option<f64>) -> Lin
 fn report(rack: &mut Rack, from: NodeId, links: Vec<LinkReport>, flows: Vec<FlowReport>) {
     let (identity, core): &(Identity, _) = &rack.donors[&from];
     let report = HeartbeatReport {
+        usage: Vec::new(),
         peers_version: 0,
         identity: *identity,
         instance: from.0.into(),
@@ -185,6 +186,7 @@ fn heartbeats_store_nothing() {
             let (mbps, used) = (second as f64 * 10.0, second as f64 * 1e6);
             let with = FlowPeer::Grant(held[0].id);
             let heartbeat = HeartbeatReport {
+                usage: Vec::new(),
                 peers_version: 0,
                 identity: *identity,
                 instance: node.0.into(),

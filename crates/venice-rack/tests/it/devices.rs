@@ -7,8 +7,9 @@ use venice_rack::pressure::PressureReport;
 use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::quota::{Limit, QuotaFor, QuotaRecord};
 use venice_rack::types::{
-    AllocationRequest, DeviceReport, DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant,
-    HeldState, Identity, PortReport, RackError, Refusal, ResourceKind, ResourceSpec, Share, Want,
+    AllocationRequest, DeviceReport, DonorReport, DonorStatus, Grant, GrantUsage, HeartbeatReport,
+    HeldGrant, HeldState, Identity, PortReport, RackError, Refusal, ResourceKind, ResourceSpec,
+    Share, Want,
 };
 use venice_wire::{GrantId, SLAB_BYTES};
 
@@ -73,8 +74,18 @@ impl Rack {
     }
 
     fn report(&mut self, held: Vec<HeldGrant>, devices: Vec<DeviceReport>) {
+        self.report_usage(held, devices, Vec::new());
+    }
+
+    fn report_usage(
+        &mut self,
+        held: Vec<HeldGrant>,
+        devices: Vec<DeviceReport>,
+        usage: Vec<GrantUsage>,
+    ) {
         let node = self.core.node_rows(0)[0].node_id;
         let report = HeartbeatReport {
+            usage,
             peers_version: 0,
             identity: Identity { node: venice_wire::NodeId(node), epoch: 1 },
             instance: 1,
@@ -219,6 +230,44 @@ fn device_report_is_sanitised() {
     let row = rows.iter().find(|row| row.address == "/srv").unwrap();
     assert!(row.health.contains("broken") && row.health.len() < 256, "{}", row.health);
     assert!(!row.health.contains(char::is_control));
+}
+
+#[test]
+fn reported_usage_is_listed() {
+    let mut rack = Rack::new(1, &[spec(GPU, "/dev/gpu0", 0), spec(GPU, "/dev/gpu1", 0)]);
+    for client_id in [1, 2] {
+        rack.ask(request(client_id, GPU, 0)).unwrap();
+        rack.act(&|| Ok(()));
+    }
+    let granted: Vec<Grant> =
+        rack.answers.drain(..).flat_map(|(_, result)| result.unwrap()).collect();
+    let held = |grant: &Grant| HeldGrant {
+        id: grant.id,
+        share: grant.share.clone(),
+        state: HeldState::Committed,
+        lease_ms: 10_000,
+        owner: None,
+        recipient: "r".into(),
+        purpose: "p".into(),
+        priority: 100,
+        ownership: 1,
+    };
+    let grant = granted[0].id;
+    let (busy_ratio, in_bytes, out_bytes, commands) = (Some(0.5), Some(7), None, 3);
+    let usage = vec![
+        GrantUsage { grant, busy_ratio, in_bytes, out_bytes, commands },
+        GrantUsage { grant: GrantId(99), busy_ratio, in_bytes, out_bytes, commands },
+    ];
+    rack.report_usage(granted.iter().map(held).collect(), Vec::new(), usage);
+    let listed = |rack: &Rack, now_ns: u64| {
+        let rows = rack.core.grant_rows(now_ns).into_iter();
+        rows.map(|row| (row.busy_ratio, row.in_bytes, row.out_bytes, row.commands)).collect()
+    };
+    let rows: Vec<_> = listed(&rack, S);
+    assert_eq!(rows, [(busy_ratio, in_bytes, None, Some(3)), (None, None, None, None)]);
+    rack.core.handle_timeout(1000 * S);
+    let rows: Vec<_> = listed(&rack, 1000 * S);
+    assert_eq!(rows, [(None, None, None, None); 2], "the donor is down");
 }
 
 /// Returns a request for storage, or an accelerator, that waits a minute.

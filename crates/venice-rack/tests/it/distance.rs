@@ -102,6 +102,7 @@ fn tested(core: &mut MonitorCore, (from, to): (Identity, Identity), latency_us: 
         protection: LinkProtection::Plain,
     };
     let report = HeartbeatReport {
+        usage: Vec::new(),
         peers_version: 0,
         door: Default::default(),
         identity: from,
@@ -297,6 +298,7 @@ fn tables_show_hops_and_relays() {
         priority: 100,
     };
     let report = HeartbeatReport {
+        usage: Vec::new(),
         peers_version: 0,
         door: Default::default(),
         identity: donor,
@@ -368,6 +370,7 @@ fn path_lists_every_relay() {
     };
     let flows = vec![FlowReport { with: FlowPeer::Grant(grant), bytes_per_s: 1.0 }];
     let report = HeartbeatReport {
+        usage: Vec::new(),
         peers_version: 0,
         door: Default::default(),
         identity: far,

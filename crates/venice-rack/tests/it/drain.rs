@@ -149,6 +149,7 @@ fn drain_reaches_node_with_heartbeat() {
     let is_told_to_drain = |rack: &mut Rack, revision| {
         let status = DonorStatus { total_slabs: SLABS, free_slabs: SLABS, revision };
         let report = HeartbeatReport {
+            usage: Vec::new(),
             peers_version: 0,
             door: Default::default(),
             identity: Identity { node: NodeId(1), epoch: 1 },

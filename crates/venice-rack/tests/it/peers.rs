@@ -54,6 +54,7 @@ impl Rack {
             port: PortReport::default(),
             pressure: Default::default(),
             door: Default::default(),
+            usage: Vec::new(),
         };
         let ack = self.core.handle_heartbeat(self.now_ns, report).unwrap();
         let is_news = ack.peers.is_some();

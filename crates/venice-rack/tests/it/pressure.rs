@@ -37,6 +37,7 @@ fn report_stalled(
 ) {
     let status = DonorStatus { total_slabs: total, free_slabs: total, revision };
     let report = HeartbeatReport {
+        usage: Vec::new(),
         peers_version: 0,
         door: Default::default(),
         identity: Identity { node: NodeId(node), epoch: 1 },

@@ -13,9 +13,10 @@ pub struct RunRow {
     pub pid: u32,
     /// The program and its arguments.
     pub command: String,
-    /// `paged`, `window` or `swap`; `library`: the program borrows by itself.
+    /// `paged`, `window` or `swap`; `library`: the program borrows by itself; `devices`: it has
+    /// devices and no borrowed memory.
     pub mode: String,
-    /// The reason for that mode, for users; empty for `library`.
+    /// The reason for that mode, for users; empty for `library` and `devices`.
     #[serde(default)]
     pub mode_reason: String,
     /// The port to the donors.
@@ -75,6 +76,38 @@ pub struct RunRow {
     /// Donors that reclaim their memory: its data moves to other donors.
     #[serde(default)]
     pub leaving_donors: Vec<String>,
+    /// The devices granted to it.
+    #[serde(default)]
+    pub devices: Vec<RunDevice>,
+    /// Address of the Monitor Node that granted them; empty: it has none.
+    #[serde(default)]
+    pub monitor: String,
+}
+
+/// A device granted to a run. The usage is that of [`venice_control::GrantRow`]: the run leaves it
+/// out, `venice ps` gets it from the Monitor Node. `None` is unknown.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunDevice {
+    /// The number of its grant.
+    pub grant: u64,
+    /// Its donor.
+    pub node: String,
+    /// The name of its kind.
+    pub kind: String,
+    /// Its name at the donor.
+    pub address: String,
+    /// Share of the last seconds in which it had something to do, 0 to 1.
+    #[serde(default)]
+    pub busy_ratio: Option<f64>,
+    /// Bytes sent to its service.
+    #[serde(default)]
+    pub in_bytes: Option<u64>,
+    /// Bytes received from it.
+    #[serde(default)]
+    pub out_bytes: Option<u64>,
+    /// Commands or tasks carried out.
+    #[serde(default)]
+    pub commands: Option<u64>,
 }
 
 impl RunRow {

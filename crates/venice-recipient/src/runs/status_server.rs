@@ -18,7 +18,7 @@ use super::far_pages::{self, CoreView};
 use super::look::{Look, Sample};
 use super::process::cpu_s;
 use super::refaults::RunTime;
-use super::row::RunRow;
+use super::row::{RunDevice, RunRow};
 use super::runs_dir::{DirError, RunsDir};
 use super::{ANOTHER_USERS, budget};
 
@@ -51,7 +51,7 @@ pub enum Answer {
 
 /// A run, in whichever mode.
 pub trait Watched: Send {
-    /// Returns `paged`, `window`, `swap` or `library`.
+    /// Returns `paged`, `window`, `swap`, `library` or `devices`.
     fn mode(&self) -> &'static str;
     /// Returns its state.
     fn look(&self) -> Look;
@@ -72,12 +72,16 @@ pub trait Watched: Send {
 }
 
 /// The identity of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct About {
     /// The program's process.
     pub pid: u32,
     /// The program and its arguments.
     pub command: String,
+    /// The devices granted to it.
+    pub devices: Vec<RunDevice>,
+    /// Address of the Monitor Node that granted them.
+    pub monitor: String,
 }
 
 /// The reason why a status server could not be started.
@@ -250,6 +254,8 @@ impl<W: Watched> Server<W> {
             lost_donors: look.lost_donors,
             transferred_donors: look.transferred_donors,
             leaving_donors: look.leaving_donors,
+            devices: self.about.devices.clone(),
+            monitor: self.about.monitor.clone(),
         }
     }
 
@@ -339,7 +345,7 @@ mod tests {
 
     #[test]
     fn server_answers_limits_and_refuses() {
-        let about = About { pid: 8, command: "x -y".into() };
+        let about = About { pid: 8, command: "x -y".into(), ..About::default() };
         let run = Busy::default();
         let samples = VecDeque::from([(Instant::now(), run.sample())]);
         let server = Server { about, run, began: Instant::now(), samples };

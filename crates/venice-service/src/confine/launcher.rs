@@ -27,6 +27,8 @@ const NOT_STARTED: i32 = 125;
 pub(crate) struct HostEnd {
     pub order: LaunchOrder,
     pub gate: Gate,
+    /// Page for the usage.
+    pub usage: OwnedFd,
     pub places: Places,
     pub filters: Filters,
 }
@@ -44,7 +46,7 @@ pub(crate) fn launch() -> io::Result<HostEnd> {
     // A key that interrupts the agent's terminal is for the agent.
     setsid()?;
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    let order = gate.receive_order()?;
+    let (order, usage) = gate.receive_order()?;
     // A supervisor that died before the signal was set sent none.
     if gate.is_abandoned() {
         std::process::exit(NOT_STARTED);
@@ -65,7 +67,7 @@ pub(crate) fn launch() -> io::Result<HostEnd> {
         }
         Fork::Child => {
             drop(ours);
-            Ok(become_init(order, gate, &theirs, report))
+            Ok(become_init((order, usage), gate, &theirs, report))
         }
     }
 }
@@ -143,7 +145,7 @@ fn watch_init(gate: &Gate, to_init: &Gate, init: Pid) -> i32 {
 
 /// Confines this process and forks the host from it. Returns in the host.
 fn become_init(
-    order: LaunchOrder,
+    (order, usage): (LaunchOrder, OwnedFd),
     gate: Gate,
     launcher: &Gate,
     mut report: Confinement,
@@ -176,7 +178,7 @@ fn become_init(
             or_fail(&gate, report.check(&order.spec.require));
             let confined = gate.send_report(&Report::Confined(report), &[]);
             or_fail(&gate, confined.map_err(|error| error.to_string()));
-            HostEnd { order, gate, places, filters }
+            HostEnd { order, gate, usage, places, filters }
         }
     }
 }

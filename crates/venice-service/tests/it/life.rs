@@ -12,8 +12,8 @@ use venice_ports::seal::{SealedAs, node_key};
 use venice_service::wire::{self, CloseCode, Hello, Message};
 use venice_service::{
     ClientError, Endpoint, EndpointSpec, HostEvent, HostSpec, HostSupervisor, Measure, SealSpec,
-    ServiceClient, ServiceSecret, StartError, SupervisorConfig, SupervisorError, echo,
-    probe_confinement,
+    ServiceClient, ServiceSecret, ServiceUsage, StartError, SupervisorConfig, SupervisorError,
+    echo, probe_confinement,
 };
 use venice_testkit::process::ChildGuard;
 use venice_testkit::random::SplitMix64;
@@ -33,6 +33,24 @@ fn echo_is_served_and_ends() {
     assert_eq!(client.call(1, 999, b"hello").unwrap(), (1, Vec::new()));
     fixture.end();
     assert!(client.call(2, echo::ECHO, b"gone").is_err());
+}
+
+#[test]
+fn usage_of_host_is_read() {
+    let fixture = Fixture::new();
+    assert_eq!(fixture.supervisor.usage(GRANT), None, "no host");
+    let (endpoints, _) = fixture.started(HostSpec::new("echo", SECRET));
+    let mut client = connect(&endpoints[0], "echo");
+    for id in 0..10 {
+        client.call(id, echo::ECHO, &[1; 100]).unwrap();
+    }
+    let expected =
+        ServiceUsage { busy_ns: None, in_bytes: Some(1000), out_bytes: Some(1000), commands: 10 };
+    wait_until("the usage", LIMIT, || {
+        fixture.supervisor.usage(GRANT).is_some_and(|sample| sample.usage == expected)
+    });
+    fixture.end();
+    assert_eq!(fixture.supervisor.usage(GRANT), None, "it is gone");
 }
 
 #[test]

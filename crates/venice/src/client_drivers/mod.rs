@@ -1,17 +1,17 @@
-//! Client drivers of services: libraries through which an unchanged program uses a granted device.
+//! Client sides of services: how a program uses a granted device, for unchanged ones by a library.
 
 mod asking;
 mod mover;
 mod vendors;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use venice_accel::opencl;
+use venice_accel::{mailbox, opencl};
 use venice_recipient::{Held, HeldNews};
 use venice_service::moves;
 use venice_wire::GrantId;
@@ -24,13 +24,17 @@ pub use mover::{Source, Tell};
 
 /// Variables of a program's environment.
 type Variables = Vec<(&'static str, OsString)>;
+/// Name of the directory of noticed losses.
+const LOSSES: &str = "losses";
 
-/// The client driver of a service.
-struct ClientDriver {
+/// Makes programs find a library: puts files into an empty directory, and returns variables.
+type Install = fn(library: &Path, dir: &Path) -> std::io::Result<Variables>;
+
+/// The client side of a service.
+struct ClientSide {
     service: &'static str,
-    library: Library,
-    /// Makes programs find the library: puts files into an empty directory, and returns variables.
-    install: fn(library: &Path, dir: &Path) -> std::io::Result<Variables>,
+    /// Library through which unchanged programs use it; `None`: they use Venice's own.
+    driver: Option<(Library, Install)>,
     /// True if a program learns the loss of a device from its own calls. Then the loss does not end
     /// it: its other devices go on.
     reports_loss: bool,
@@ -38,14 +42,16 @@ struct ClientDriver {
     moves: bool,
 }
 
-/// All of them.
-const CLIENT_DRIVERS: [ClientDriver; 1] = [ClientDriver {
-    service: opencl::SERVICE,
-    library: library::OPENCL,
-    install: vendors::install,
-    reports_loss: true,
-    moves: true,
-}];
+/// Services that have one. A program without it knows nothing of the loss of its device.
+const CLIENT_SIDES: [ClientSide; 2] = [
+    ClientSide {
+        service: opencl::SERVICE,
+        driver: Some((library::OPENCL, vendors::install)),
+        reports_loss: true,
+        moves: true,
+    },
+    ClientSide { service: mailbox::NAME, driver: None, reports_loss: true, moves: false },
+];
 
 /// The client drivers that a program gets with its grants. Their files are removed when this is
 /// dropped; those of a killed process are removed by the next run.
@@ -55,7 +61,11 @@ pub struct Installed {
     /// Grants without which the program ends.
     needed: BTreeSet<GrantId>,
     mover: Option<Mover>,
+    /// Grants of which the program learns the loss itself, with words for messages.
+    reported: BTreeMap<GrantId, String>,
     place: Option<(MeetingPlace, OwnedFd)>,
+    /// Directory in which drivers note losses.
+    losses: Option<PathBuf>,
 }
 
 impl Installed {
@@ -68,21 +78,26 @@ impl Installed {
         let needed = rows.iter().map(|row| GrantId(row.id)).collect();
         let mut installed = Self { needed, ..Self::default() };
         let mut movable = Vec::new();
-        for driver in &CLIENT_DRIVERS {
-            let granted = rows.iter().filter_map(|row| row.service.as_ref());
-            let grants: Vec<GrantId> = granted
-                .filter(|access| access.service == driver.service)
-                .map(|access| access.grant)
-                .collect();
-            if grants.is_empty() {
+        for side in &CLIENT_SIDES {
+            let is_its = |row: &&GrantedRow| {
+                row.service.as_ref().is_some_and(|access| access.service == side.service)
+            };
+            let granted: Vec<_> = rows.iter().filter(is_its).collect();
+            if granted.is_empty() {
                 continue;
             }
-            installed.install(driver)?;
-            if driver.reports_loss {
-                installed.needed.retain(|grant| !grants.contains(grant));
+            if let Some(driver) = &side.driver {
+                installed.install(side.service, driver)?;
             }
-            if driver.moves {
-                movable.extend(grants);
+            if side.reports_loss {
+                let named = |row: &&GrantedRow| {
+                    (GrantId(row.id), format!("{} of {}", row.address, row.node))
+                };
+                installed.reported.extend(granted.iter().map(named));
+                installed.needed.retain(|grant| !installed.reported.contains_key(grant));
+            }
+            if side.moves {
+                movable.extend(granted.iter().map(|row| GrantId(row.id)));
             }
         }
         if let Some((place, _)) = installed.place.as_ref().filter(|_| !movable.is_empty()) {
@@ -93,8 +108,12 @@ impl Installed {
         Ok(installed)
     }
 
-    fn install(&mut self, driver: &ClientDriver) -> anyhow::Result<()> {
-        let library = driver.library.find()?;
+    fn install(
+        &mut self,
+        service: &str,
+        (library, install): &(Library, Install),
+    ) -> anyhow::Result<()> {
+        let found = library.find()?;
         if self.place.is_none() {
             let place = MeetingPlace::new()?;
             // Shows other runs, also those of other PID namespaces, that the directory is in use.
@@ -102,13 +121,16 @@ impl Installed {
             self.place = Some((place, listener));
         }
         let (place, _) = self.place.as_ref().expect("it was made above");
-        let dir = place.path().join(driver.service);
-        let install = || {
+        let (dir, losses) = (place.path().join(service), place.path().join(LOSSES));
+        let installed = || {
+            std::fs::create_dir_all(&losses)?;
             std::fs::create_dir(&dir)?;
-            (driver.install)(&library, &dir)
+            install(&found, &dir)
         };
-        let named = || format!("installing the {} in {}", driver.library.name, dir.display());
-        self.variables.extend(install().with_context(named)?);
+        let named = || format!("installing the {} in {}", library.name, dir.display());
+        self.variables.extend(installed().with_context(named)?);
+        self.variables.push((opencl::losses::VARIABLE, losses.clone().into()));
+        self.losses = Some(losses);
         Ok(())
     }
 
@@ -125,5 +147,16 @@ impl Installed {
     /// Takes an event of a grant in: a device that is wanted back moves.
     pub fn hear(&self, news: &HeldNews) {
         self.mover.iter().for_each(|mover| mover.hear(news));
+    }
+
+    /// Returns the losses that drivers have noticed: grant, and a line for the user.
+    pub fn noticed(&self) -> Vec<(GrantId, String)> {
+        let noted = self.losses.as_deref().map(opencl::losses::noted).unwrap_or_default();
+        let line = |(grant, why): (GrantId, String)| {
+            let moved = || self.mover.as_ref()?.name_of(grant);
+            let name = self.reported.get(&grant).cloned().or_else(moved)?;
+            Some((grant, format!("{name}: {why}")))
+        };
+        noted.into_iter().filter_map(line).collect()
     }
 }

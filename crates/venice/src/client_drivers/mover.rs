@@ -86,6 +86,13 @@ impl Mover {
         self.shared.drivers.path()
     }
 
+    /// Returns words for a device that took the place of another one.
+    pub(super) fn name_of(&self, grant: GrantId) -> Option<String> {
+        let devices = self.shared.devices();
+        let granted = devices.get(&grant)?.held.grants().iter().find(|it| it.id == grant)?;
+        Some(format!("{} of {}", granted.share.address, granted.donor))
+    }
+
     /// Takes an event in: begins to move a device that is wanted back.
     pub(super) fn hear(&self, news: &HeldNews) {
         let HeldEvent::Wanted(_) = news.event else { return };

@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 
 use clap::Args;
 use venice_control::client::Access;
-use venice_control::{ResourceKind, Want};
+use venice_control::{Grant, ResourceKind, Want};
+use venice_recipient::runs::RunDevice;
 use venice_recipient::{AllocationSpec, Held, HeldNews, Loan, allocate};
 
 use super::child::Child;
@@ -93,6 +94,21 @@ impl Devices {
         let (tell, heard) = telling();
         let held = Held::loan(loan, tell_by(&tell)).map_err(told)?;
         Ok(Self::new(held, source(access.clone(), spec, tell), heard))
+    }
+
+    /// Describes them for `venice ps`.
+    pub fn rows(&self) -> Vec<RunDevice> {
+        let row = |grant: &Grant| {
+            let (kind, address) = grant.share.device()?;
+            Some(RunDevice {
+                grant: grant.id.0,
+                node: grant.donor.clone(),
+                kind: kind.name().to_owned(),
+                address: address.to_owned(),
+                ..RunDevice::default()
+            })
+        };
+        self.held.grants().iter().filter_map(row).collect()
     }
 
     /// Describes them in the environment of a command, and installs their client drivers for it.

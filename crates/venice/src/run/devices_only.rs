@@ -5,11 +5,13 @@ use std::process::Command;
 
 use venice_recipient::AllocationSpec;
 use venice_recipient::local_rack::access;
+use venice_recipient::runs::About;
 
 use super::child::Child;
 use super::devices::Devices;
 use super::mode_choice::AskedMode;
-use super::{Faults, RunArgs};
+use super::{Faults, RunArgs, shown};
+use crate::runs::{DevicesOnly, open_desk};
 use crate::{plan, rack};
 use venice_cli::failure::EXIT_FAILURE;
 use venice_cli::terminal::remark;
@@ -54,10 +56,19 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>, program: &Path) -> anyhow:
     }
     let mut devices = Devices::allocate(&access, &spec)?;
     let mut start = Command::new(program);
+    let granted = devices.rows();
     devices.describe_to(&mut start)?;
     let mut child = Child::start_bound(start, program, &args.command)?;
+    let about = About {
+        pid: child.pid(),
+        command: shown(&args.command),
+        devices: granted,
+        monitor: access.monitor.clone(),
+    };
+    let desk = open_desk(about, DevicesOnly { program: child.pid() });
     let watch = devices.watch(&child);
     let ended = child.wait(|| ());
+    drop(desk);
     let has_lost_device = watch.finish();
     if has_lost_device {
         // Its children may still use the device.

@@ -256,13 +256,19 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     )?;
     let address = attending.address()?;
     let mut start = child::with_shim(&program, &shim, &address, attending.inherited());
+    let granted = devices.as_ref().map(Devices::rows).unwrap_or_default();
     if let Some(devices) = &mut devices {
         devices.describe_to(&mut start)?;
     }
     let began = Instant::now();
     let mut child = child::Child::start(start, &program, &args.command)?;
     let devices = devices.map(|devices| devices.watch(&child));
-    let about = About { pid: child.pid(), command: shown(&args.command) };
+    let about = About {
+        pid: child.pid(),
+        command: shown(&args.command),
+        devices: granted,
+        monitor: access.monitor.clone(),
+    };
     let watch =
         unmanaged::UnmanagedWatch::start(run.block.clone(), child.pid(), unmanaged.clone())?;
     let _sharing = sharing::SharingWatch::start(run.block.clone())?;

@@ -66,7 +66,7 @@ pub fn execute(
     group.anchor_on(&device.status.device)?;
     let group = Arc::new(group);
     let mut child = Child::start(group.command(program), program, &args.command)?;
-    let about = About { pid: child.pid(), command: shown(&args.command) };
+    let about = About { pid: child.pid(), command: shown(&args.command), ..About::default() };
     let run = Swapped::new(group.clone(), dir.clone(), device.status.clone(), local_bytes);
     let desk = open_desk(about, run);
     let ended = child.wait(|| ())?;

@@ -1,4 +1,4 @@
-//! Programs that run on borrowed memory: `venice ps` lists them, `venice limit` changes the local
+//! Programs that run on borrowed memory or granted devices: `venice ps` lists them, `venice limit` changes the local
 //! budget of one, `venice core` writes its core dump.
 //!
 //! Each `venice run`, and each program that borrows by the library, has a status socket in the run
@@ -7,6 +7,7 @@
 //! from the memory cgroup and the swap device ([`swapped`]). [`registry`] finds the sockets.
 
 mod core_dump;
+mod devices_only;
 mod limit;
 mod paged;
 mod ps;
@@ -16,6 +17,7 @@ mod swapped;
 use venice_recipient::runs::{About, StatusServer, Watched};
 
 pub use core_dump::{CoreArgs, execute as core};
+pub use devices_only::DevicesOnly;
 pub use limit::{LimitArgs, execute as limit};
 pub use paged::Paged;
 pub use ps::{PsArgs, execute as ps};
@@ -30,11 +32,15 @@ EXAMPLES:
   venice ps
   watch venice ps
   venice ps --json | jq '.[] | {pid, resident_bytes, remote_bytes, fault_p99_us}'
+  venice ps --json | jq '.[].devices[] | {node, busy_ratio, in_bytes, out_bytes, commands}'
 
 RUN is the process id of `venice run`, PID that of the program. A program that borrows by the library
 (Rust, C, Python) has its own id in both, and mode library. LOCAL is the budget, RESIDENT the anonymous
 memory that the program's processes have here. UNMANAGED is memory that Venice cannot move and that
 stays here whatever LOCAL is; a line below the table gives cause and remedy. REMOTE is what lies at the donors, of BORROWED. REPLICAS is the redundancy of the far memory.
+Runs of devices alone have mode devices. The second table has the devices of runs:
+BUSY is the share of the last five seconds in which the device had something to do, IN and OUT are the
+bytes sent to it and received, COMMANDS what it carried out; a dash: its donor does not know.
 With the library, RESIDENT and LOCAL are of all its arrays together, and all memory accessed by offset
 is remote. Fault rate and times are of the last five seconds; with --mode swap the rate counts pages
 read back by the kernel, and the times are those of the device's requests since the run began. Only

@@ -1,11 +1,16 @@
-//! `venice ps`: the programs that run on borrowed memory.
+//! `venice ps`: the programs that run on borrowed memory, and the devices granted to programs.
+
+use std::collections::BTreeMap;
 
 use clap::Args;
-use venice_recipient::runs::{RunRow, total_bytes};
+use venice_control::GrantRow;
+use venice_recipient::runs::{RunDevice, RunRow, total_bytes};
 
 use super::registry;
+use crate::listing;
 use crate::rack::RunDir;
-use venice_cli::terminal::{self, Align};
+use crate::registry::{block_on, connect};
+use venice_cli::terminal::{self, Align, remark};
 
 /// `venice ps`
 #[derive(Args, Debug)]
@@ -17,13 +22,69 @@ pub struct PsArgs {
 
 /// Lists the runs.
 pub fn execute(args: &PsArgs) -> anyhow::Result<i32> {
-    let rows = registry::rows(&RunDir::locate()?)?;
+    let mut rows = registry::rows(&RunDir::locate()?)?;
+    fill_usage(&mut rows);
     if args.json {
         terminal::say_json(&rows)?;
     } else {
         terminal::say(table(&rows))?;
     }
     Ok(0)
+}
+
+/// Fills in the usage of devices, as their Monitor Nodes have it. One that does not answer is
+/// reported on stderr.
+fn fill_usage(rows: &mut [RunRow]) {
+    let mut granted: BTreeMap<String, Vec<GrantRow>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| !row.devices.is_empty()) {
+        if granted.contains_key(&row.monitor) {
+            continue;
+        }
+        let asked = block_on(async { connect(&row.monitor).await?.grants().await });
+        let grants = asked.unwrap_or_else(|error| {
+            remark(format!("venice: the usage of devices is unknown: {error:#}"));
+            Vec::new()
+        });
+        granted.insert(row.monitor.clone(), grants);
+    }
+    for row in rows {
+        let Some(grants) = granted.get(&row.monitor) else { continue };
+        for device in &mut row.devices {
+            let is_it = |it: &&GrantRow| it.id == device.grant && it.donor == device.node;
+            let Some(grant) = grants.iter().find(is_it) else { continue };
+            device.busy_ratio = grant.busy_ratio;
+            device.in_bytes = grant.in_bytes;
+            device.out_bytes = grant.out_bytes;
+            device.commands = grant.commands;
+        }
+    }
+}
+
+fn devices_table(rows: &[RunRow]) -> String {
+    let columns = [
+        ("run", Align::Right),
+        ("grant", Align::Right),
+        ("node", Align::Left),
+        ("device", Align::Left),
+        ("busy", Align::Right),
+        ("in", Align::Right),
+        ("out", Align::Right),
+        ("commands", Align::Right),
+    ];
+    let line = |row: &RunRow, device: &RunDevice| {
+        vec![
+            row.run.to_string(),
+            device.grant.to_string(),
+            device.node.clone(),
+            format!("{}:{}", device.kind, device.address),
+            listing::busy(device.busy_ratio),
+            listing::counted_bytes(device.in_bytes),
+            listing::counted_bytes(device.out_bytes),
+            listing::counted(device.commands),
+        ]
+    };
+    let lines = rows.iter().flat_map(|row| row.devices.iter().map(move |it| line(row, it)));
+    terminal::table(&columns, lines.collect())
 }
 
 fn table(rows: &[RunRow]) -> String {
@@ -44,17 +105,21 @@ fn table(rows: &[RunRow]) -> String {
         ("donors", Align::Left),
         ("command", Align::Left),
     ];
+    let has_budget = |row: &RunRow, bytes| match row.mode.as_str() {
+        "devices" => "-".to_owned(),
+        _ => terminal::bytes(bytes),
+    };
     let micros = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.1} µs"));
     let line = |row: &RunRow| {
         vec![
             row.run.to_string(),
             row.pid.to_string(),
             row.mode.clone(),
-            terminal::bytes(row.local_bytes),
+            has_budget(row, row.local_bytes),
             terminal::bytes(row.resident_bytes),
             terminal::bytes(total_bytes(&row.unmanaged)),
-            terminal::bytes(row.remote_bytes),
-            terminal::bytes(row.borrowed_bytes),
+            has_budget(row, row.remote_bytes),
+            has_budget(row, row.borrowed_bytes),
             row.replicas.clone(),
             format!("{:.0}", row.faults_per_s),
             micros(row.fault_p50_us),
@@ -73,7 +138,11 @@ fn table(rows: &[RunRow]) -> String {
     let bound = rows.iter().filter_map(|row| Some((row.run, row.refault_bound.as_ref()?)));
     let bound = bound.map(|(run, bound)| format!("\nrun {run}: {bound}"));
     let notes: String = missing.chain(unmanaged).chain(bound).collect();
-    if notes.is_empty() { table } else { format!("{table}\n{notes}") }
+    let table = if notes.is_empty() { table } else { format!("{table}\n{notes}") };
+    match rows.iter().any(|row| !row.devices.is_empty()) {
+        true => format!("{table}\n\n{}", devices_table(rows)),
+        false => table,
+    }
 }
 
 /// Donor names; lost, transferred and leaving ones are marked.

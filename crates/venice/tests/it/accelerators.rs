@@ -31,7 +31,7 @@ fn rack(offers: &[&str]) -> Place {
 
 /// A rack of two nodes that lend the processors as OpenCL devices; `None`, with a remark: there is
 /// no driver.
-fn opencl_rack(test: &str) -> Option<Place> {
+pub fn opencl_rack(test: &str) -> Option<Place> {
     let place = Place::new();
     let rows = place.venice(&["doctor", "--json"]).json();
     let row = rows.as_array().unwrap().iter().find(|row| row["check"] == "OpenCL").unwrap();
@@ -131,7 +131,9 @@ fn opencl_program_survives_lost_device() {
     let file = |name: &str| place.file(name).display().to_string();
     let (mark, go) = (file("mark"), file("go"));
     let script = format!(
-        "trap 'exit 99' TERM; echo > {mark}; while [ ! -e {go} ]; do sleep 0.1; done; exit 5"
+        "trap 'exit 99' TERM; echo > {mark}; while [ ! -e {go} ]; do sleep 0.1; done; \
+         for id in $(echo $VENICE_GRANT_ID | tr , ' '); do echo gone > $VENICE_LOST_DIR/$id; done; \
+         exit 5"
     );
     let words = ["run", "--accelerators", "2", "--", "sh", "-c", &script];
     let log = fs::File::create(place.file("log")).unwrap();
@@ -146,6 +148,11 @@ fn opencl_program_survives_lost_device() {
     wait_until("one is left", || kinds(&place) == ["accelerator"]);
     fs::write(&go, "").unwrap();
     assert_eq!(wait(&mut running.0, &["run"]).code(), Some(5), "{}", said());
+    // The driver has noticed both; the donor has given a reason for one.
+    let said = said();
+    let of = |node: &str| said.lines().filter(|it| it.contains(node)).collect::<Vec<_>>();
+    assert_eq!(of("node2").len(), 1, "{said}");
+    assert_eq!(of("node1"), ["venice: opencl of node1: gone "], "{said}");
 }
 
 #[test]
@@ -167,7 +174,7 @@ fn killed_run_leaves_no_files() {
 }
 
 /// Returns a command on the driver that is built beside `venice`.
-fn with_built_driver(place: &Place, words: &[&str]) -> Command {
+pub fn with_built_driver(place: &Place, words: &[&str]) -> Command {
     let mut command = place.command(words);
     command.env_remove("OCL_ICD_VENDORS").env_remove("VENICE_OPENCL");
     command

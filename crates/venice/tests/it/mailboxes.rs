@@ -9,26 +9,26 @@ use venice_accel::pool::Pool;
 use venice_control::ServiceAccess;
 use venice_testkit::process::ChildGuard;
 
+use crate::accelerators::{opencl_rack, with_built_driver};
 use crate::common::{Place, kill, pid, wait_until};
+use crate::service_hosts::host_pids;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Holds the accelerator of a node, by a command of its own: a command ends with any of its grants.
-/// Returns the way to its service.
-fn hold(place: &Place, node: &str) -> (ChildGuard, ServiceAccess) {
-    let file = place.file(&format!("{node}.json"));
+/// Holds accelerators by a command. Returns the ways to their services.
+fn hold(place: &Place, want: &str) -> (ChildGuard, Vec<ServiceAccess>) {
+    let file = place.file("endpoints.json");
     let path = file.display();
     let tell = format!(
         "printf '%s\n' \"$VENICE_GRANT_ENDPOINTS\" > {path}.new; mv {path}.new {path}; exec sleep 600"
     );
-    let get = ["get", "accelerator:sum", "--donor", node, "--", "sh", "-c", &tell];
-    let mut command = place.command(&get);
-    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let get = ["get", want, "--", "sh", "-c", &tell];
+    let mut command = with_built_driver(place, &get);
+    let log = fs::File::create(place.file("log")).unwrap();
+    command.stdout(Stdio::null()).stderr(log);
     let child = ChildGuard(command.spawn().unwrap());
     wait_until("the command runs", || file.exists());
-    let text = fs::read_to_string(&file).unwrap();
-    let [access] = serde_json::from_str::<[ServiceAccess; 1]>(&text).unwrap();
-    (child, access)
+    (child, serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap())
 }
 
 #[test]
@@ -38,8 +38,9 @@ fn pool_outlives_an_agent() {
     let mut words = vec!["up", "--nodes", "3", "--lend", "32MiB"];
     offers.iter().for_each(|offer| words.extend(["--offer", offer]));
     place.venice(&words).expect(0);
-    let held = ["node1", "node2", "node3"].map(|node| (node, hold(&place, node)));
-    let named = held.iter().map(|(node, (_, access))| ((*node).to_owned(), access.clone()));
+    let (mut holder, services) = hold(&place, "accelerator:sum=3");
+    let nodes = ["node1", "node2", "node3"].map(str::to_owned);
+    let named = nodes.into_iter().zip(services);
     let mut pool = Pool::open(named, LIMIT).unwrap();
 
     // 10 ms each, 500 ms in all.
@@ -57,4 +58,40 @@ fn pool_outlives_an_agent() {
         assert_eq!(f64::from_le_bytes(sum[..].try_into().unwrap()), (5000 + at) as f64);
     }
     assert_eq!(lost.iter().map(|(node, _)| node).collect::<Vec<_>>(), ["node2"]);
+    // The loss ends no command that learns it from its pool.
+    let said = || fs::read_to_string(place.file("log")).unwrap();
+    wait_until("the loss is told", || said().contains("of node2: its agent is gone"));
+    assert!(holder.0.try_wait().unwrap().is_none(), "{}", said());
+}
+
+#[test]
+fn kernels_outlive_a_host() {
+    let Some(place) = opencl_rack("kernels_outlive_a_host") else { return };
+    let (mut holder, services) = hold(&place, "accelerator:opencl=2");
+    let nodes = ["node1", "node2"].map(str::to_owned);
+    let mut pool = Pool::open(nodes.into_iter().zip(services), LIMIT).unwrap();
+    let source = "kernel void slow(global const float *in, global float *out) { \
+                  size_t at = get_global_id(0); float sum = in[at]; \
+                  for (int step = 0; step < 50000; step++) sum += (float)(step & 1); \
+                  out[at] = sum; }";
+    let inputs: Vec<Vec<u8>> =
+        (0..40_u8).map(|it| f32::from(it).to_le_bytes().repeat(500)).collect();
+    let slow = Executable::open_cl(source, "slow");
+    assert_eq!(pool.map(&slow, &inputs[..2]).unwrap().len(), 2, "both have built it");
+    let runs = std::thread::spawn(move || {
+        let outputs = pool.map(&slow, &inputs).unwrap();
+        (outputs, pool.lost())
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    kill(host_pids(&place, "node2")[2]);
+    let (outputs, lost) = runs.join().unwrap();
+    for (at, output) in outputs.iter().enumerate() {
+        let expected = (at as f32 + 25_000.0).to_le_bytes().repeat(500);
+        assert!(*output == expected, "output {at}");
+    }
+    assert_eq!(lost.iter().map(|(node, _)| node).collect::<Vec<_>>(), ["node2"]);
+    wait_until("the loss is told", || {
+        fs::read_to_string(place.file("log")).unwrap().contains("of node2: its service has ended")
+    });
+    assert!(holder.0.try_wait().unwrap().is_none(), "the command goes on");
 }

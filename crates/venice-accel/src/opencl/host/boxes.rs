@@ -20,31 +20,29 @@ impl Executor<'_> {
         let &Target { queue, count, waits, event } = to;
         const START: [usize; 3] = [0; 3];
         Ok(match *kind {
-            CommandKind::ReadRectangle { memory, origin, region, pitches, place } => {
+            CommandKind::ReadRectangle { memory, origin, region, pitches, place }
+            | CommandKind::WriteRectangle { memory, origin, region, pitches, place } => {
                 let (memory, at) = (self.memory(memory)?, self.place(place, volume(region)?)?);
                 let (origin, region) = (sizes(origin), sizes(region));
                 let [row, slice] = pitches.map(|it| it as usize);
                 let (start, first, extent) = (START.as_ptr(), origin.as_ptr(), region.as_ptr());
-                call!(
-                    library,
-                    clEnqueueReadBufferRect(
-                        queue, memory, 0, first, start, extent, row, slice, 0, 0, at, count, waits,
-                        event
+                if matches!(kind, CommandKind::ReadRectangle { .. }) {
+                    call!(
+                        library,
+                        clEnqueueReadBufferRect(
+                            queue, memory, 0, first, start, extent, row, slice, 0, 0, at, count,
+                            waits, event
+                        )
                     )
-                )
-            }
-            CommandKind::WriteRectangle { memory, origin, region, pitches, place } => {
-                let (memory, at) = (self.memory(memory)?, self.place(place, volume(region)?)?);
-                let (origin, region) = (sizes(origin), sizes(region));
-                let [row, slice] = pitches.map(|it| it as usize);
-                let (start, first, extent) = (START.as_ptr(), origin.as_ptr(), region.as_ptr());
-                call!(
-                    library,
-                    clEnqueueWriteBufferRect(
-                        queue, memory, 0, first, start, extent, row, slice, 0, 0, at, count, waits,
-                        event
+                } else {
+                    call!(
+                        library,
+                        clEnqueueWriteBufferRect(
+                            queue, memory, 0, first, start, extent, row, slice, 0, 0, at, count,
+                            waits, event
+                        )
                     )
-                )
+                }
             }
             CommandKind::CopyRectangle {
                 from,
@@ -78,29 +76,27 @@ impl Executor<'_> {
         let library = self.donor.library;
         let &Target { queue, count, waits, event } = to;
         Ok(match *kind {
-            CommandKind::ReadImage { memory, origin, region, ref place } => {
+            CommandKind::ReadImage { memory, origin, region, ref place }
+            | CommandKind::WriteImage { memory, origin, region, ref place } => {
                 let image = self.memory(memory)?;
                 let at = self.place(place.offset, self.image_bytes(image, region, place.bytes)?)?;
                 let (origin, region) = (sizes(origin), sizes(region));
                 let (first, extent) = (origin.as_ptr(), region.as_ptr());
-                call!(
-                    library,
-                    clEnqueueReadImage(
-                        queue, image, 0, first, extent, 0, 0, at, count, waits, event
+                if matches!(kind, CommandKind::ReadImage { .. }) {
+                    call!(
+                        library,
+                        clEnqueueReadImage(
+                            queue, image, 0, first, extent, 0, 0, at, count, waits, event
+                        )
                     )
-                )
-            }
-            CommandKind::WriteImage { memory, origin, region, ref place } => {
-                let image = self.memory(memory)?;
-                let at = self.place(place.offset, self.image_bytes(image, region, place.bytes)?)?;
-                let (origin, region) = (sizes(origin), sizes(region));
-                let (first, extent) = (origin.as_ptr(), region.as_ptr());
-                call!(
-                    library,
-                    clEnqueueWriteImage(
-                        queue, image, 0, first, extent, 0, 0, at, count, waits, event
+                } else {
+                    call!(
+                        library,
+                        clEnqueueWriteImage(
+                            queue, image, 0, first, extent, 0, 0, at, count, waits, event
+                        )
                     )
-                )
+                }
             }
             CommandKind::CopyImage { from, to, from_origin, to_origin, region } => {
                 let (from, to) = (self.memory(from)?, self.memory(to)?);

@@ -319,7 +319,11 @@ impl Executor<'_> {
                 Ok((handle, queued)) if !queued.data.is_empty() => {
                     self.watch(command, handle, queued)
                 }
-                done => done.map(drop),
+                Ok((handle, _)) => {
+                    self.objects.note_last(command.queue, handle);
+                    Ok(())
+                }
+                Err(code) => Err(code),
             };
         }
         let (handle, queued) = match enqueued {

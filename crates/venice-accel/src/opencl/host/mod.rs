@@ -7,19 +7,24 @@
 //! | `programs`, `parts` | programs that are no source text; parts of the device |
 //! | `watch` | ends of commands, from the driver's threads |
 //! | `objects`, `extents` | what connections own |
-//! | `describe`, `trial`, `output` | the device's description; what kernels print |
+//! | `activity` | usage of the device |
+//! | `tasks`, `beside` | tasks of mailboxes, and their service beside this one |
+//! | `describe`, `in_place`, `output` | the device's description; what kernels print |
 
+mod activity;
+mod beside;
 mod boxes;
 mod build;
 mod describe;
 mod execute;
 mod extents;
 mod fetch;
+mod in_place;
 mod objects;
 mod output;
 mod parts;
 mod programs;
-mod trial;
+mod tasks;
 mod watch;
 
 use std::cell::RefCell;
@@ -34,17 +39,21 @@ use opencl_sys::{CL_INVALID_VALUE, cl_device_id, cl_event, cl_platform_id};
 use rustix::event::epoll;
 use venice_service::wire::MAX_PAYLOAD_BYTES;
 use venice_service::{
-    Answer, ConnectionId, HostContext, Request, Service, ServiceEntry, ServiceLimits, Status,
+    Answer, ConnectionId, HostContext, Request, Service, ServiceEntry, ServiceLimits, ServiceUsage,
+    Status,
 };
 use venice_wire::SLAB_BYTES;
 
+use self::activity::Activity;
+use self::beside::OpenClBesideMailboxes;
 use self::build::{Build, Builder, Built, Handle, Outcome, Step};
 use self::execute::{Executor, done};
 use self::extents::Extents;
 use self::fetch::{Fetch, Fetched, Fetcher};
+use self::in_place::works_in_region;
 use self::objects::{Kind, Objects, Owned};
 use self::output::Output;
-use self::trial::works_in_region;
+use self::tasks::TaskExecutor;
 use self::watch::{Brought, Ended, Inbox, Watched};
 use super::SERVICE;
 use super::library::{Library, call};
@@ -54,6 +63,7 @@ use super::wire::{
     Description, FetchRequest, Malformed, Notice, Place, Reader, Times, VERSION, decode, encode,
     opcode,
 };
+use crate::mailbox::{Shape, serve_mailboxes_beside};
 use crate::region::{RegionHost, Ticket, key_of};
 
 /// The service in the list of a program that hosts it.
@@ -146,6 +156,8 @@ struct Connection {
     running: BTreeSet<u64>,
     /// Fetches that have not ended.
     fetches: usize,
+    /// Offset of the words in which the recipient counts bytes.
+    words: Option<u64>,
 }
 
 impl Connection {
@@ -157,6 +169,12 @@ impl Connection {
         let raw = self.objects.get(id, Kind::Program)?;
         done(call!(library, clRetainProgram(raw)))?;
         Ok(Owned::new(library, Kind::Program, raw))
+    }
+
+    /// True if a command has not ended, as far as is known.
+    fn is_busy(&mut self, library: &Library) -> bool {
+        !self.pending.is_empty()
+            || self.objects.has_last(|event| status_of(library, event).is_some_and(|it| it > 0))
     }
 
     /// Forgets a command that has ended; returns false if it was not pending.
@@ -202,6 +220,7 @@ struct OpenCl {
     description: Vec<u8>,
     /// Time of the next look for failed commands; `None`: nothing is pending.
     look_ns: Option<u64>,
+    activity: Activity,
 }
 
 fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
@@ -225,12 +244,21 @@ fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
         region,
     };
     let files = context.scratch_dir.join(FILES);
-    let service = OpenCl::new(donor, files, options.bytes).map_err(|error| text(&error))?;
-    Ok(Box::new(service))
+    let is_in_place = works_in_region(&donor);
+    let executor = Box::new(TaskExecutor::new(library, device, is_in_place)?);
+    let granted = (options.bytes, is_in_place);
+    let service = OpenCl::new(donor, files, granted).map_err(|error| text(&error))?;
+    let mailboxes = serve_mailboxes_beside(context, Shape::default(), executor)?;
+    let both = OpenClBesideMailboxes::new(service, mailboxes).map_err(|error| text(&error))?;
+    Ok(Box::new(both))
 }
 
 impl OpenCl {
-    fn new(donor: Donor, files: PathBuf, granted_bytes: u64) -> std::io::Result<Self> {
+    fn new(
+        donor: Donor,
+        files: PathBuf,
+        (granted_bytes, is_in_place): (u64, bool),
+    ) -> std::io::Result<Self> {
         let inbox = Arc::clone(&donor.inbox);
         let files_dir = files.display().to_string();
         let builder = Builder::start(donor.library, donor.device, files, Arc::clone(&inbox))?;
@@ -248,7 +276,7 @@ impl OpenCl {
             region_bytes: donor.region.len_bytes(),
             region_port: donor.region.udp_port(),
             files_dir,
-            has_placed_buffers: works_in_region(&donor),
+            has_placed_buffers: is_in_place,
             can_fetch: fetcher.is_some(),
         };
         Ok(Self {
@@ -262,6 +290,7 @@ impl OpenCl {
             answers: VecDeque::new(),
             description: encode(&description),
             look_ns: None,
+            activity: Activity::default(),
         })
     }
 
@@ -270,15 +299,16 @@ impl OpenCl {
     }
 
     /// Carries out the commands of a request.
-    fn submit(&mut self, connection: ConnectionId, payload: &[u8]) -> Status {
+    fn submit(&mut self, now_ns: u64, connection: ConnectionId, payload: &[u8]) -> Status {
         let Some(state) = self.connections.get_mut(&connection) else { return Status::MALFORMED };
-        let mut fails_others = false;
+        let (mut fails_others, mut enqueued) = (false, 0);
         let mut reader = Reader::new(payload);
         while !reader.is_at_end() {
             let Ok(command) = reader.take::<Command<'_>>() else { return Status::MALFORMED };
             let (queue, event) = (command.queue, command.event);
             let is_launch = matches!(command.kind, CommandKind::Launch { .. });
             fails_others |= matches!(command.kind, CommandKind::SetUserEvent { status: ..0, .. });
+            enqueued += u64::from(command.kind.is_work());
             let objects = &mut state.objects;
             let mut executor = Executor { donor: &self.donor, connection, objects };
             match executor.execute(command) {
@@ -295,6 +325,7 @@ impl OpenCl {
                 Err((id, status)) => state.notify(&Notice::Failed { queue, id, status }),
             }
         }
+        self.activity.handle_commands(now_ns, enqueued);
         if fails_others {
             state.find_failed(self.donor.library);
         }
@@ -323,6 +354,32 @@ impl OpenCl {
         match self.donor.extents.borrow_mut().reserve(connection, bytes) {
             Some(offset) => (Status::OK, encode(&offset)),
             None => (Status::BUSY, Vec::new()),
+        }
+    }
+
+    /// Reserves the words in which a recipient counts bytes.
+    fn count(&mut self, connection: ConnectionId) -> (Status, Vec<u8>) {
+        let Some(state) = self.connections.get_mut(&connection) else {
+            return (Status::MALFORMED, Vec::new());
+        };
+        let words = state.words.or_else(|| {
+            let mut extents = self.donor.extents.borrow_mut();
+            extents.reserve(activity::WORDS_OWNER, activity::WORDS_BYTES)
+        });
+        state.words = words;
+        words.map_or((Status::BUSY, Vec::new()), |at| (Status::OK, encode(&at)))
+    }
+
+    /// Notes that the device is idle, if no command is left; plans another look else.
+    fn settle(&mut self, now_ns: u64) {
+        if !self.activity.is_busy() {
+            return;
+        }
+        let library = self.donor.library;
+        if self.connections.values_mut().any(|state| state.is_busy(library)) {
+            self.activity.look_again(now_ns);
+        } else {
+            self.activity.handle_idle(now_ns);
         }
     }
 
@@ -610,7 +667,7 @@ impl Service for OpenCl {
                 Ok(VERSION) => (Status::OK, self.description.clone()),
                 Ok(_) | Err(_) => (Status::MALFORMED, Vec::new()),
             },
-            opcode::SUBMIT => match self.submit(connection, payload) {
+            opcode::SUBMIT => match self.submit(now_ns, connection, payload) {
                 Status::OK => return self.hold_answer(connection, id),
                 status => (status, Vec::new()),
             },
@@ -636,6 +693,7 @@ impl Service for OpenCl {
             },
             opcode::SYNC => (Status::OK, Vec::new()),
             opcode::PARTITION => self.partition(connection, payload),
+            opcode::COUNT => self.count(connection),
             _ => (Status::UNKNOWN_OPCODE, Vec::new()),
         };
         self.answer(connection, id, status, answer);
@@ -644,11 +702,18 @@ impl Service for OpenCl {
     fn handle_disconnect(&mut self, _now_ns: u64, connection: ConnectionId) {
         self.answers.retain(|(answer, _)| answer.connection != connection);
         if let Some(state) = self.connections.remove(&connection) {
+            self.activity.handle_end(activity::moved(&self.donor.region, state.words));
+            if let Some(words) = state.words {
+                self.donor.give_back(activity::WORDS_OWNER, words);
+            }
             self.leave(connection, &state);
         }
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
+        if self.activity.poll_look().is_some_and(|at_ns| at_ns <= now_ns) {
+            self.settle(now_ns);
+        }
         if self.look_ns.is_none_or(|at_ns| at_ns > now_ns) {
             return;
         }
@@ -659,10 +724,10 @@ impl Service for OpenCl {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        self.look_ns
+        [self.look_ns, self.activity.poll_look()].into_iter().flatten().min()
     }
 
-    fn handle_wake(&mut self, _now_ns: u64) {
+    fn handle_wake(&mut self, now_ns: u64) {
         // What a kernel prints comes before its end.
         let brought = self.donor.inbox.take();
         self.take_output();
@@ -678,6 +743,7 @@ impl Service for OpenCl {
                 Brought::Fetched(fetched) => self.fetched(fetched),
             }
         }
+        self.settle(now_ns);
     }
 
     fn poll_answer(&mut self, _now_ns: u64, payload: &mut Vec<u8>) -> Option<Answer> {
@@ -690,6 +756,12 @@ impl Service for OpenCl {
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.wake.as_fd())
+    }
+
+    fn usage(&self, now_ns: u64) -> Option<ServiceUsage> {
+        let states = self.connections.values();
+        let moved = states.map(|state| activity::moved(&self.donor.region, state.words));
+        Some(self.activity.usage(now_ns, moved))
     }
 }
 

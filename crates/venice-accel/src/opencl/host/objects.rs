@@ -1,6 +1,6 @@
 //! Objects of a connection, by the ids that the recipient chose.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 
 use opencl_sys::{
@@ -98,6 +98,8 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     entries: HashMap<u64, Entry>,
+    /// The last unwatched command of each queue that may not have ended.
+    last: BTreeMap<u64, Owned>,
 }
 
 impl Objects {
@@ -132,6 +134,17 @@ impl Objects {
     /// True if the commands of a queue have times.
     pub(super) fn has_times(&self, queue: u64) -> bool {
         self.entries.get(&queue).is_some_and(|entry| entry.has_times)
+    }
+
+    /// Notes the last unwatched command of a queue.
+    pub(super) fn note_last(&mut self, queue: u64, event: Owned) {
+        self.last.insert(queue, event);
+    }
+
+    /// True if the last unwatched command of a queue has not ended; forgets those that have.
+    pub(super) fn has_last(&mut self, runs: impl Fn(cl_event) -> bool) -> bool {
+        self.last.retain(|_, event| runs(event.raw()));
+        !self.last.is_empty()
     }
 
     /// Returns the handle of an object.

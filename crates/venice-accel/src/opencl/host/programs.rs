@@ -30,7 +30,7 @@ impl OpenCl {
         };
         let made = state.objects.get(request.context, Kind::Context).and_then(|context| {
             let bytes = self.donor.blob(connection, &request.binary).ok_or(CL_INVALID_VALUE)?;
-            load(&self.donor, context, &request.kind, bytes)
+            load(self.donor.library, context, &request.kind, bytes)
         });
         let binary_type = made.map_or(CL_PROGRAM_BINARY_TYPE_NONE, |raw| self.binary_type(raw));
         let made = made.map(|raw| Owned::new(self.donor.library, Kind::Program, raw));
@@ -51,13 +51,16 @@ impl OpenCl {
     }
 }
 
-fn load(
-    donor: &Donor,
+/// Makes a program for the devices of a context.
+///
+/// # Errors
+/// The driver's.
+pub(super) fn load(
+    library: &Library,
     context: *mut c_void,
     kind: &BinaryKind,
     bytes: Vec<u8>,
 ) -> Result<*mut c_void, i32> {
-    let library = donor.library;
     let devices = devices_of(library, context)?;
     let (count, first) = (devices.len() as cl_uint, devices.as_ptr());
     match kind {

@@ -8,7 +8,7 @@ mod fetch;
 mod outbox;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -81,6 +81,10 @@ pub struct Session {
     waiting: Mutex<Waiting>,
     changed: Condvar,
     answers: Mutex<HashMap<u64, (Status, Vec<u8>)>>,
+    /// Bytes stored in the region and loaded from it.
+    moved: [AtomicU64; 2],
+    /// Offset in the region at which the host reads them; `None`: it does not.
+    words: Option<u64>,
     lost: OnceLock<Arc<str>>,
     sink: OnceLock<Arc<dyn Sink>>,
 }
@@ -114,6 +118,9 @@ impl Session {
         let description: Description = decode(&answer)?;
         let bytes = description.region_bytes;
         let region = Region::open(access, description.region_port, bytes, OPEN_WITHIN)?;
+        // A host that has no words does not count.
+        let (status, answer) = client.call(2, opcode::COUNT, &[])?;
+        let words = if status == Status::OK.0 { decode(&answer).ok() } else { None };
         let (socket, _) = client.into_parts();
         socket.set_timeout(None);
         let session = Self {
@@ -132,6 +139,8 @@ impl Session {
             waiting: Mutex::default(),
             changed: Condvar::new(),
             answers: Mutex::default(),
+            moved: Default::default(),
+            words,
             lost: OnceLock::new(),
             sink: OnceLock::new(),
         };
@@ -225,9 +234,9 @@ impl Session {
             Ok(Blob::Inline { bytes }) => Ok(bytes.to_vec()),
             Ok(Blob::Region { place: Place { offset, bytes } }) => {
                 let mut long = vec![0; bytes as usize];
-                let read = self.region.read(offset, &mut long);
+                let read = self.read(offset, &mut long);
                 self.request(RequestKind::Posted, opcode::GIVE_BACK, &encode(&offset))?;
-                read.map_err(|error| self.lose(&error.to_string()))?;
+                read?;
                 Ok(long)
             }
             Err(Malformed) => Err(self.lose("malformed answer")),
@@ -482,7 +491,9 @@ impl Session {
     /// # Errors
     /// [`SessionError::Lost`].
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), SessionError> {
-        self.region.write(offset, bytes).map_err(|error| self.lose(&error.to_string()))
+        self.region.write(offset, bytes).map_err(|error| self.lose(&error.to_string()))?;
+        self.note_moved(bytes.len() as u64, 0);
+        Ok(())
     }
 
     /// Reads bytes of the region.
@@ -490,7 +501,22 @@ impl Session {
     /// # Errors
     /// [`SessionError::Lost`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), SessionError> {
-        self.region.read(offset, into).map_err(|error| self.lose(&error.to_string()))
+        self.region.read(offset, into).map_err(|error| self.lose(&error.to_string()))?;
+        self.note_moved(0, into.len() as u64);
+        Ok(())
+    }
+
+    /// Counts bytes stored in the region and loaded from it, for the usage that the donor tells.
+    pub fn note_moved(&self, stored: u64, loaded: u64) {
+        let Some(words) = self.words else { return };
+        for (at, (count, more)) in (words..).step_by(8).zip(self.moved.iter().zip([stored, loaded]))
+        {
+            if more > 0 {
+                let count = count.fetch_add(more, Ordering::Relaxed) + more;
+                // A host that is gone is noticed by what matters.
+                let _ = self.region.post(at, &count.to_le_bytes());
+            }
+        }
     }
 
     /// Makes a request with long bytes; `encode` gets the blob that stands for them.

@@ -425,3 +425,41 @@ messages! {
         },
     }
 }
+
+impl CommandKind<'_> {
+    /// True for commands that the device carries out, other than marks in its queues.
+    pub fn is_work(&self) -> bool {
+        match self {
+            Self::Launch { .. }
+            | Self::ReadBuffer { .. }
+            | Self::WriteBuffer { .. }
+            | Self::ReadRectangle { .. }
+            | Self::WriteRectangle { .. }
+            | Self::CopyBuffer { .. }
+            | Self::CopyRectangle { .. }
+            | Self::FillBuffer { .. }
+            | Self::ReadImage { .. }
+            | Self::WriteImage { .. }
+            | Self::CopyImage { .. }
+            | Self::CopyImageToBuffer { .. }
+            | Self::CopyBufferToImage { .. }
+            | Self::FillImage { .. }
+            | Self::Migrate { .. } => true,
+            Self::CreateContext { .. }
+            | Self::CreateQueue { .. }
+            | Self::CreateBuffer { .. }
+            | Self::CreateSubBuffer { .. }
+            | Self::CreateImage { .. }
+            | Self::CreateSampler { .. }
+            | Self::CreateProgram { .. }
+            | Self::CreateKernel { .. }
+            | Self::CreateUserEvent { .. }
+            | Self::SetUserEvent { .. }
+            | Self::Release { .. }
+            | Self::SetArgument { .. }
+            | Self::Marker { .. }
+            | Self::Barrier { .. }
+            | Self::Flush { .. } => false,
+        }
+    }
+}

@@ -54,6 +54,9 @@ pub mod opcode {
     /// Fetches bytes from another donor's region; payload: [`super::FetchRequest`]. Answered when
     /// they are here, or with the reason why they are not: an optional text.
     pub const FETCH: u16 = 13;
+    /// Asks for two words of the region in which this recipient counts the bytes that it stores there
+    /// and loads from there. Answer: offset.
+    pub const COUNT: u16 = 14;
 }
 
 /// Encodes a value.

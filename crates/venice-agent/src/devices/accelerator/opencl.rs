@@ -1,5 +1,6 @@
 //! Devices that the OpenCL ICD loader knows, each served by a host of the service `opencl`.
 
+use venice_accel::mailbox;
 use venice_accel::opencl::drivers;
 use venice_accel::opencl::found::OpenClDevice;
 use venice_control::ResourceSpec;
@@ -101,9 +102,9 @@ fn default_bytes(device: &OpenClDevice) -> u64 {
     bytes - bytes % MIB
 }
 
-/// Returns the capabilities: `opencl`, class, abilities, platform, model.
+/// Returns the capabilities: `opencl`, `mailbox`, class, abilities, platform, model.
 fn capabilities(device: &OpenClDevice) -> Vec<String> {
-    let mut all = vec![OPENCL.to_owned(), device.class.clone()];
+    let mut all = vec![OPENCL.to_owned(), mailbox::NAME.to_owned(), device.class.clone()];
     all.extend(device.abilities.iter().cloned());
     all.push(
         drivers::word_of(&device.platform).map_or_else(|| slug(&device.platform), str::to_owned),
@@ -161,7 +162,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let host = host(dir.path());
         let spec = examine(&host, &offer("accelerator:opencl,mine")).unwrap();
-        let words = "opencl cpu fp64 pocl pthread-haswell-amd-epyc-tm-7 mine";
+        let words = "opencl mailbox cpu fp64 pocl pthread-haswell-amd-epyc-tm-7 mine";
         assert_eq!((spec.bytes, spec.capabilities.join(" ")), (2 * GIB, words.to_owned()));
         assert_eq!(examine(&host, &offer("accelerator:opencl1")).unwrap().bytes, 8 * GIB);
         assert_eq!(examine(&host, &offer("accelerator:opencl1=1GiB")).unwrap().bytes, GIB);

@@ -6,11 +6,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::Signal;
+use serde_json::Value;
 use venice_e2e::programs::{Port, Rack, Running};
+use venice_testkit::wait::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Directory of piglit's programs.
 const PIGLIT: &str = "/usr/lib/x86_64-linux-gnu/piglit";
+/// Directory of the package python3-pyopencl.
+const PYOPENCL: &str = "/usr/lib/python3/dist-packages/pyopencl";
 /// Runs piglit's programs for OpenCL, and prints a line for each: its name, and its verdict.
 const RUN_PIGLIT: &str = r#"
 for program in bin/cl-*; do
@@ -22,6 +27,22 @@ done
 "#;
 /// Prints what calls answer.
 const CALLS: &str = include_str!("opencl_calls.py");
+/// Adds two vectors on the first device, and waits.
+const ADD: &str = r#"
+import numpy, pyopencl as cl, time
+context = cl.Context(cl.get_platforms()[0].get_devices())
+queue = cl.CommandQueue(context)
+flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
+ones = numpy.ones(1 << 20, numpy.float32)
+a, b = (cl.Buffer(context, flags, hostbuf=ones) for _ in range(2))
+to = cl.Buffer(context, cl.mem_flags.WRITE_ONLY, ones.nbytes)
+source = "kernel void add(global float *a, global float *b, global float *to) {" \
+    "size_t at = get_global_id(0); to[at] = a[at] + b[at]; }"
+cl.Program(context, source).build().add(queue, ones.shape, None, a, b, to)
+cl.enqueue_copy(queue, ones, to)
+assert (ones == 2).all()
+time.sleep(1000)
+"#;
 /// Keeps the endpoints of one port in the environment of a program, as if it ran on another machine.
 const OVER_UDP: &str = "
 import json, os, sys
@@ -97,7 +118,7 @@ fn piglit_passes_over_udp() {
 
 #[test]
 fn calls_answer_as_local() {
-    if !Path::new("/usr/lib/python3/dist-packages/pyopencl").exists() {
+    if !Path::new(PYOPENCL).exists() {
         return eprintln!("SKIPPED: python3-pyopencl is not installed");
     }
     let rack = rack(Port::Shm);
@@ -133,6 +154,35 @@ fn clfft_transforms() {
     let words = ["/usr/bin/clFFT-client", "-x", "1024", "-b", "64"];
     let said = output(granted(&rack, false, &words));
     assert!(said.contains("*****PASS*****"), "{said}");
+}
+
+#[test]
+fn ps_shows_device_usage() {
+    if !Path::new(PYOPENCL).exists() {
+        return eprintln!("SKIPPED: python3-pyopencl is not installed");
+    }
+    let rack = rack(Port::Shm);
+    let mut run = Running::spawn(granted(&rack, false, &["/usr/bin/python3", "-c", ADD]), false);
+    let device = || Some(rack.run_row_of_ps()?["devices"].as_array()?.first()?.clone());
+    let number = |device: &Value, field: &str| device[field].as_u64().unwrap_or(0);
+    let is_counted = |device: &Value| {
+        // Two vectors go there, and one comes back; what is missing is told in a second.
+        number(device, "in_bytes") >= 8 << 20
+            && number(device, "out_bytes") >= 4 << 20
+            && number(device, "commands") > 0
+            && device["busy_ratio"].is_f64()
+    };
+    wait_until("the usage", PATIENCE, || {
+        !run.is_running() || device().as_ref().is_some_and(is_counted)
+    });
+    let device = device().unwrap_or_else(|| panic!("no run: {}", run.stderr_so_far()));
+    assert!(is_counted(&device), "{device}");
+    assert_eq!((&device["node"], &device["kind"]), (&"node2".into(), &"accelerator".into()));
+    assert!(device["busy_ratio"].as_f64().is_some_and(|it| (0.0..=1.0).contains(&it)), "{device}");
+    let row = rack.json(&["grants"])[0].clone();
+    assert_eq!((&row["id"], &row["commands"]), (&device["grant"], &device["commands"]));
+    run.signal(Signal::TERM);
+    run.finish(PATIENCE);
 }
 
 #[test]

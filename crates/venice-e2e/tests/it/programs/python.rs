@@ -77,7 +77,7 @@ fn type_hints_hold() {
     let package = Package::assemble();
     checks(&package, &["mypy", "--strict", "-p", "venice"]);
     checks(&package, &["mypy.stubtest", "venice._venice"]);
-    for example in ["pagerank.py", "trips_pandas.py", "memcached_victim.py"] {
+    for example in ["pagerank.py", "trips_pandas.py", "memcached_victim.py", "opencl_pool.py"] {
         let example = root().join("examples/python").join(example).display().to_string();
         checks(&package, &["mypy", "--ignore-missing-imports", &example]);
     }
@@ -108,6 +108,20 @@ fn pools(port: Port) {
     let (one, other) = (offer(0), offer(1));
     let rack = Rack::start_with(port, 32, &["--offer", &one, "--offer", &other]);
     run(&rack, "crates/venice-py/tests/test_accel.py", &[]);
+}
+
+#[test]
+fn pools_of_opencl_devices() {
+    if !Path::new("/etc/OpenCL/vendors/pocl.icd").exists() {
+        return eprintln!("SKIPPED: pools_of_opencl_devices: no PoCL");
+    }
+    for port in [Port::Shm, Port::Udp] {
+        let offers = ["node2", "node3"].map(|node| format!("{node}/accelerator:opencl=256MiB"));
+        let rack = Rack::start_with(port, 32, &["--offer", &offers[0], "--offer", &offers[1]]);
+        run(&rack, "crates/venice-py/tests/test_accel_opencl.py", &[]);
+        let drawn = run(&rack, "examples/python/opencl_pool.py", &["2"]);
+        assert!(drawn.starts_with("2 accelerators\n") && drawn.contains("@@@@"), "{drawn}");
+    }
 }
 
 #[test]

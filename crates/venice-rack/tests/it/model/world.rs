@@ -446,6 +446,7 @@ impl World {
         let memory: DonorReport = donor.core.report();
         let identity = donor.identity.filter(|_| donor.alive)?;
         Some(HeartbeatReport {
+            usage: Vec::new(),
             peers_version: 0,
             door: Default::default(),
             identity,

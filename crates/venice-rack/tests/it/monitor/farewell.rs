@@ -33,6 +33,7 @@ fn deregistered_agent_stays_stopped() {
     let memory =
         DonorReport { status: status(7, 9), held: vec![held_of(grant, 1)], devices: vec![] };
     let report = HeartbeatReport {
+        usage: Vec::new(),
         peers_version: 0,
         door: Default::default(),
         identity: donor,

@@ -94,6 +94,7 @@ impl Rack {
     fn heartbeat(&mut self, now_ns: u64, donor: Identity, memory: DonorReport) {
         let instance = u64::from(donor.node.0);
         let report = HeartbeatReport {
+            usage: Vec::new(),
             peers_version: 0,
             door: Default::default(),
             identity: donor,
@@ -466,6 +467,7 @@ fn missed_heartbeats_mark_node_down() {
     };
     let memory = DonorReport { status: status(8, 0), held: vec![], devices: vec![] };
     let report = HeartbeatReport {
+        usage: Vec::new(),
         peers_version: 0,
         door: Default::default(),
         identity: other,
@@ -556,6 +558,7 @@ fn relay_position_and_topology_are_checked() {
     }
     let second = register("node2", 2, place("mesh:2", 1)).unwrap();
     let report = HeartbeatReport {
+        usage: Vec::new(),
         peers_version: 0,
         door: Default::default(),
         identity: first.identity,

@@ -60,6 +60,7 @@ impl Rack {
         let memory =
             DonorReport { status, held: held.iter().map(of).collect(), ..Default::default() };
         let report = HeartbeatReport {
+            usage: Vec::new(),
             peers_version: 0,
             door: Default::default(),
             identity,

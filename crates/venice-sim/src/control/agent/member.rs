@@ -101,6 +101,7 @@ impl Agent {
         let Some(life) = &mut self.life else { return };
         let Some(registered) = life.membership.registered else { return };
         life.membership.letter = Some(HeartbeatReport {
+            usage: Vec::new(),
             peers_version: 0,
             identity: registered.identity,
             instance: life.instance,

@@ -1,24 +1,12 @@
-//! Program of the crate's tests: hosts mailboxes, and a service with nothing but a region.
+//! A service with nothing but a region.
 
 use std::collections::VecDeque;
-use std::process::ExitCode;
 
-use venice_accel::mailbox;
 use venice_accel::region::{self, RegionHost};
-use venice_service::{Answer, Request, Service, ServiceEntry, ServiceLimits, Status, host_main};
-
-fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
-        Some("service-host") => host_main(&[mailbox::ENTRY, BULK]),
-        _ => {
-            eprintln!("usage: venice-accel-torment service-host");
-            ExitCode::from(2)
-        }
-    }
-}
+use venice_service::{Answer, Request, Service, ServiceEntry, ServiceLimits, Status};
 
 /// A service with a region of as many MiB as its options say.
-const BULK: ServiceEntry = ServiceEntry {
+pub const ENTRY: ServiceEntry = ServiceEntry {
     name: "bulk",
     make: |context| {
         let mib: u64 = context.spec.options.parse().map_err(|_| "options: expected MiB")?;

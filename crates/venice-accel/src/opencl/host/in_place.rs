@@ -1,4 +1,4 @@
-//! A trial of the device: whether buffers can lie in the region.
+//! The trial that shows whether a device works on buffers of the region in place.
 
 use std::ptr::null_mut;
 
@@ -8,7 +8,7 @@ use venice_service::ConnectionId;
 use super::Donor;
 use super::execute::{created, done};
 use super::objects::{Kind, Owned};
-use crate::opencl::library::{Library, call, number};
+use crate::opencl::library::{self, Library, call};
 
 /// True if the device works on buffers in place: what it stores in one that lies in the region is
 /// seen there without a transfer, and the reverse.
@@ -17,7 +17,7 @@ pub(super) fn works_in_region(donor: &Donor) -> bool {
         const BYTES: u64 = 4096;
         let (library, device) = (donor.library, donor.device);
         let class = library.device_info(device, opencl_sys::CL_DEVICE_TYPE);
-        let class = class.map(|value| number(&value)).unwrap_or(0);
+        let class = class.map(|value| library::number(&value)).unwrap_or(0);
         if class & opencl_sys::CL_DEVICE_TYPE_CPU == 0 {
             return Ok(false);
         }
