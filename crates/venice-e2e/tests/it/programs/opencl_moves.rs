@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use venice_e2e::programs::{Outcome, Port, Rack, Running, descendants, kill_now, wait_for};
+use venice_testkit::random::SplitMix64;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const SIZE: &str = "accelerator:opencl=256MiB";
@@ -25,6 +27,13 @@ impl Moving {
     /// Starts the program with so many devices, and waits until it works; `None`, with a remark:
     /// it cannot run here.
     fn start(mode: &str, port: Port, devices: usize, donors: usize) -> Option<Self> {
+        let moving = Self::launch(mode, port, devices, donors)?;
+        wait_for("the program to work", LIMIT, || moving.file("ready").exists().then_some(()));
+        Some(moving)
+    }
+
+    /// Starts the program.
+    fn launch(mode: &str, port: Port, devices: usize, donors: usize) -> Option<Self> {
         let driver = Command::new("/usr/bin/python3").args(["-c", "import pyopencl"]).output();
         if !driver.is_ok_and(|it| it.status.success()) || !Path::new("/etc/OpenCL/vendors").exists()
         {
@@ -38,6 +47,10 @@ impl Moving {
             options.push("--netns");
         }
         let rack = Rack::start_with(port, 32, &options);
+        Some(Self::on(rack, mode, port, devices))
+    }
+
+    fn on(rack: Rack, mode: &str, port: Port, devices: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/opencl_moves.py");
         let stop = dir.path().join("stop");
@@ -46,9 +59,7 @@ impl Moving {
         let mut command = rack.command(&run);
         command.arg(script).arg(mode).arg(&stop);
         let running = Running::spawn(over(port, command, dir.path()), false);
-        let moving = Self { rack, dir, running };
-        wait_for("the program to work", LIMIT, || moving.file("ready").exists().then_some(()));
-        Some(moving)
+        Self { rack, dir, running }
     }
 
     fn file(&self, suffix: &str) -> PathBuf {
@@ -136,7 +147,7 @@ fn others_go_on(port: Port) {
     let Some(mut moving) = Moving::start("steady", port, 2, 2) else { return };
     moving.kill_host("node2");
     wait_for("the loss to be told", LIMIT, || {
-        moving.running.stderr_so_far().contains("is lost").then_some(())
+        tells_loss(&moving.running.stderr_so_far()).then_some(())
     });
     assert!(moving.running.is_running());
     let outcome = moving.stop();
@@ -197,17 +208,12 @@ fn preempted_device_moves() {
 #[test]
 fn kill_during_move_is_told() {
     let Some(mut moving) = Moving::start("steady", Port::Shm, 1, 3) else { return };
-    let seed: u64 =
-        std::env::var("PROPTEST_RNG_SEED").ok().and_then(|it| it.parse().ok()).unwrap_or(7);
-    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut random = random();
     for round in 0..12_u64 {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
         let donors = moving.donors();
         let former = donors.first().expect("it has a device").clone();
         moving.drain(&former, &["--no-wait"]);
-        std::thread::sleep(Duration::from_millis(random % 1500));
+        std::thread::sleep(Duration::from_millis(random.below(1500)));
         let victim = match round % 3 {
             0 => former.clone(),
             _ => moving.donors().into_iter().find(|it| *it != former).unwrap_or(former.clone()),
@@ -223,8 +229,77 @@ fn kill_during_move_is_told() {
     std::fs::write(dir.path().join("stop"), "").unwrap();
     let outcome = running.finish(LIMIT);
     let (code, said) = (outcome.code(), &outcome.stderr);
-    assert!(code == 0 || (code == 4 && said.contains("is lost")), "{code}: {said}");
+    assert!(code == 0 || (code == 4 && tells_loss(said)), "{code}: {said}");
     wait_for("all grants to end", LIMIT, || {
         (rack.json(&["grants"]) == Value::Array(Vec::new())).then_some(())
     });
+}
+
+/// Whom a round of [`grants_end_whoever_dies`] kills.
+const VICTIMS: [&str; 6] = ["host", "agent", "stopped agent", "monitor", "run", "program"];
+
+/// Kills one of all that take part at a moment that a seed chooses, from the start of the program on:
+/// its grants end, and its devices can be granted again.
+#[test]
+fn grants_end_whoever_dies() {
+    let mut random = random();
+    let Some(mut moving) = Moving::launch("steady", Port::Shm, 2, 2) else { return };
+    for victim in VICTIMS.iter().chain(&VICTIMS) {
+        std::thread::sleep(Duration::from_millis(random.below(4000)));
+        strike(&moving, victim);
+        std::thread::sleep(Duration::from_millis(random.below(1000)));
+        let Moving { rack, dir, running } = moving;
+        std::fs::write(dir.path().join("stop"), "").unwrap();
+        let outcome = running.finish(LIMIT);
+        assert!(outcome.status.code() != Some(3), "{victim}: {}", outcome.stderr);
+        // What was killed starts anew.
+        let up = rack.venice(&["up"]);
+        assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
+        wait_for("all grants to end", LIMIT, || {
+            (rack.json(&["grants"]) == Value::Array(Vec::new())).then_some(())
+        });
+        let get = ["get", "accelerator:opencl=2", "--", "true"];
+        wait_for("all devices to be free", LIMIT, || {
+            rack.venice(&get).status.success().then_some(())
+        });
+        moving = Moving::on(rack, "steady", Port::Shm, 2);
+    }
+    moving.running.signal(Signal::KILL);
+    moving.running.finish(LIMIT);
+}
+
+fn strike(moving: &Moving, victim: &str) {
+    match victim {
+        "host" => moving.kill_host("node2"),
+        "agent" => kill_now(moving.rack.agent_pid("node2")),
+        "stopped agent" => {
+            let pid = moving.rack.agent_pid("node2");
+            send(pid, Signal::STOP);
+            std::thread::sleep(Duration::from_secs(3));
+            send(pid, Signal::CONT);
+        }
+        "monitor" => kill_now(moving.rack.monitor_pid()),
+        "run" => moving.running.signal(Signal::KILL),
+        "program" => moving.running.descendants().first().iter().for_each(|pid| {
+            send(**pid, Signal::KILL);
+        }),
+        other => panic!("no victim {other}"),
+    }
+}
+
+/// Sends a signal; a process that is gone takes none.
+fn send(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(pid as i32).expect("a process id");
+    let _ = kill_process(pid, signal);
+}
+
+/// Returns numbers of the seed of this run.
+fn random() -> SplitMix64 {
+    let seed = std::env::var("PROPTEST_RNG_SEED").ok().and_then(|it| it.parse().ok()).unwrap_or(7);
+    SplitMix64(seed)
+}
+
+/// True if the run has told that a device is lost.
+fn tells_loss(said: &str) -> bool {
+    said.contains("its service has ended") || said.contains("lost:")
 }
