@@ -4,8 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use venice_accel::opencl::wire::{
-    BinaryRequest, BuildRequest, BuildResult, Command, Description, Field, Notice, PartitionRequest,
-    PartitionResult, decode, encode,
+    AdmitRequest, BinaryRequest, BuildRequest, BuildResult, Command, Description, FetchRequest,
+    Field, Notice, PartitionRequest, PartitionResult, decode, encode,
 };
 
 fn round_trip<'a, T: Field<'a>>(bytes: &'a [u8]) {
@@ -17,7 +17,7 @@ fn round_trip<'a, T: Field<'a>>(bytes: &'a [u8]) {
 // The first byte chooses the kind of message.
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
-    match kind % 8 {
+    match kind % 10 {
         0 => round_trip::<Command<'_>>(bytes),
         1 => round_trip::<Notice<'_>>(bytes),
         2 => round_trip::<BuildRequest<'_>>(bytes),
@@ -25,6 +25,8 @@ fuzz_target!(|bytes: &[u8]| {
         4 => round_trip::<BinaryRequest<'_>>(bytes),
         5 => round_trip::<PartitionRequest>(bytes),
         6 => round_trip::<PartitionResult>(bytes),
+        7 => round_trip::<AdmitRequest>(bytes),
+        8 => round_trip::<FetchRequest<'_>>(bytes),
         _ => round_trip::<Description>(bytes),
     }
 });
