@@ -93,10 +93,14 @@ pub fn copy(memory: &Memory, from: &End, to: &End) -> Done {
     let (id, bytes) = (memory.id, memory.bytes);
     match &memory.shape {
         Shape::Image(image) => {
-            let (memory, origin, region) = (id, [0; 3], image.shape.extent());
-            let read = |place| CommandKind::ReadImage { memory, origin, region, place };
-            let write = |place| CommandKind::WriteImage { memory, origin, region, place };
-            copy_part((from, &read), (to, &write), 0, bytes)
+            let (extent, pixel_bytes) = (image.shape.extent(), image.pixel_bytes);
+            parts_of_image(extent, pixel_bytes).try_for_each(|(origin, region)| {
+                let memory = id;
+                let bytes = region.iter().product::<u64>() * pixel_bytes;
+                let read = |place| CommandKind::ReadImage { memory, origin, region, place };
+                let write = |place| CommandKind::WriteImage { memory, origin, region, place };
+                copy_part((from, &read), (to, &write), 0, bytes)
+            })
         }
         Shape::Buffer | Shape::Part { .. } => {
             let are_placed = from.place.is_some() && to.place.is_some();
@@ -116,6 +120,19 @@ pub fn copy(memory: &Memory, from: &End, to: &End) -> Done {
             })
         }
     }
+}
+
+/// Divides an image into boxes that travel at once: origin and region in pixels.
+fn parts_of_image(
+    [width, height, depth]: [u64; 3],
+    pixel_bytes: u64,
+) -> impl Iterator<Item = ([u64; 3], [u64; 3])> {
+    let rows = (CHUNK_BYTES / (width * pixel_bytes).max(1)).clamp(1, height.max(1));
+    (0..depth).flat_map(move |z| {
+        (0..height)
+            .step_by(rows as usize)
+            .map(move |y| ([0, y, z], [width, rows.min(height - y), 1]))
+    })
 }
 
 fn copy_part(
@@ -160,4 +177,22 @@ fn tell_apart(why: &str) {
             "venice: accelerators do not reach each other ({why}): what they share passes this machine"
         );
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_image_once() {
+        for extent in [[1, 1, 1], [3000, 4000, 1], [16, 7, 9], [1 << 21, 3, 2]] {
+            let mut rows = std::collections::BTreeSet::new();
+            for ([x, y, z], [width, height, depth]) in parts_of_image(extent, 16) {
+                assert_eq!((x, width, depth), (0, extent[0], 1));
+                assert!(height == 1 || width * height * 16 <= CHUNK_BYTES);
+                assert!((y..y + height).all(|row| rows.insert((row, z))));
+            }
+            assert_eq!(rows.len() as u64, extent[1] * extent[2]);
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! The way to the process that holds the grants of this program: it asks for moves.
 
+use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -27,12 +28,22 @@ impl Control {
     /// # Errors
     /// Those of the socket.
     pub fn connect() -> std::io::Result<Option<Self>> {
-        let Some(path) = std::env::var_os(SOCKET) else { return Ok(None) };
+        let Some(path) = std::env::var_os(SOCKET).filter(|path| !path.is_empty()) else {
+            return Ok(None);
+        };
         let socket = UnixStream::connect(path)?;
         let mut lines = Lines::new(socket.try_clone()?);
-        match lines.receive(Some(HELLO_WITHIN))? {
+        let hello = lines.receive(Some(HELLO_WITHIN)).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                std::io::Error::new(ErrorKind::TimedOut, "the run does not answer")
+            }
+            _ => error,
+        });
+        match hello? {
             Some(ToDriver::Hello { moved }) => Ok(Some(Self { socket, lines, moved })),
-            Some(ToDriver::Move(_)) | None => Err(std::io::ErrorKind::InvalidData.into()),
+            Some(ToDriver::Move(_)) | None => {
+                Err(std::io::Error::new(ErrorKind::InvalidData, "the run answers nonsense"))
+            }
         }
     }
 

@@ -78,7 +78,9 @@ impl Object<Event> {
     /// True if the program has still to end it, and commands of a device may wait for it.
     pub fn is_open_in(&self, device: &Shared<Device>) -> bool {
         let is_in = || self.context.devices.iter().any(|it| Shared::ptr_eq(it, device));
-        self.command == CL_COMMAND_USER && !self.has_ended() && is_in()
+        // One that commands wait for exists at some device.
+        let is_awaited = || *self.made_at.lock().unwrap_or_else(PoisonError::into_inner) != 0;
+        self.command == CL_COMMAND_USER && !self.has_ended() && is_in() && is_awaited()
     }
 
     /// Makes it anew at a device that has moved, when a command there is to wait for it.

@@ -134,10 +134,15 @@ impl Link {
         lock(&self.failures).get(&id).copied()
     }
 
+    /// Notes the error of an object, unless there was one before.
+    pub fn note_failure(&self, id: u64, status: cl_int) {
+        lock(&self.failures).entry(id).or_insert(status);
+    }
+
     /// Takes over the error of an object at the link before.
     pub fn inherit_failure(&self, former: &Self, id: u64) {
         if let Some(status) = former.failure(id) {
-            lock(&self.failures).insert(id, status);
+            self.note_failure(id, status);
         }
     }
 
@@ -216,7 +221,7 @@ impl Sink for LinkSink {
             }
             Notice::Failed { id, status, queue } => {
                 let id = if id == 0 { queue } else { id };
-                lock(&link.failures).entry(id).or_insert(status);
+                link.note_failure(id, status);
             }
             Notice::Output { bytes } => output::print(bytes),
             Notice::Freed { id } => {

@@ -146,7 +146,7 @@ struct Made {
     divisions: Vec<Arc<Division>>,
     contexts: Vec<Shared<Context>>,
     /// Programs, with the marks of their builds.
-    programs: HashMap<u64, (Shared<Program>, usize)>,
+    programs: HashMap<u64, (Shared<Program>, u64)>,
 }
 
 impl Made {

@@ -101,6 +101,9 @@ impl Enqueue {
         // The first command after a pause is likely to be waited for: then no marker is needed.
         let is_first = self.queue.is_in_order() && self.queue.is_idle(&order);
         let event = (self.wants_event() || is_first).then(|| self.event());
+        if let Some(event) = event.as_ref().filter(|_| !self.wants_event()) {
+            self.queue.note_failure_of(event);
+        }
         self.queue.send_in(&mut order, ids, event.as_ref(), before, kind)?;
         drop(order);
         if let Some(event) = event {
@@ -223,7 +226,7 @@ impl Object<Queue> {
     pub fn finish(self: &Arc<Self>) -> Done {
         let mut order = self.order();
         if self.is_idle(&order) {
-            return Ok(());
+            return self.check();
         }
         let last = match &*order {
             Order::Until(event) if self.is_in_order() => Shared::clone(event),
@@ -241,7 +244,26 @@ impl Object<Queue> {
             *order = Order::Idle;
         }
         drop(order);
+        self.check()
+    }
+
+    /// Checks that no command has failed that the program has no event of.
+    ///
+    /// # Errors
+    /// The code of the first one.
+    pub fn check(&self) -> Done {
         self.device.link().failure(self.id).map_or(Ok(()), Err)
+    }
+
+    /// Notes the failure of a command whose event the program does not have; one that waited for a
+    /// failed one is told by that one.
+    fn note_failure_of(&self, event: &Shared<Event>) {
+        let (id, link) = (self.id, self.device.link());
+        event.on_end(Box::new(move |status, _| {
+            if status < 0 && status != CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST {
+                link.note_failure(id, status);
+            }
+        }));
     }
 }
 

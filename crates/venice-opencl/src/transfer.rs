@@ -160,6 +160,7 @@ fn read_at_once(call: &Enqueue, memory: &Memory, offset: u64, into: Target) -> D
         queue.send_in(&mut order, waits, Some(&marker), Vec::new(), kind)?;
         outcome(&marker)?;
     }
+    queue.check()?;
     // Only now: the device may have moved meanwhile, to one where buffers lie elsewhere.
     let Some(place) = memory.place_at(&queue.device)? else {
         drop(order);

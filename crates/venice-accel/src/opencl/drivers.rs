@@ -134,7 +134,7 @@ pub fn host_spec(device: &OpenClDevice, bytes: u64, secret: ServiceSecret) -> Ho
         open_files: u32::try_from(bytes / BULK_FILE_BYTES + DRIVER_FILES).unwrap_or(u32::MAX),
         scratch_bytes: DRIVER_BYTES / 4,
         scratch_files: 1 << 14,
-        connections: 16,
+        connections: 64,
         start_ms: 30_000,
         ..HostLimits::default()
     };

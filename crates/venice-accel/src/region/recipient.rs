@@ -142,11 +142,19 @@ impl Region {
         let at = SocketAddr::new(host.ip(), port);
         let failed = |source| RegionError::Open { address: at.to_string(), source };
         let key: GrantKey = slot.key(&access.secret);
-        let driver = join_region_udp(at, len_bytes, key, |_| seal).map_err(failed)?;
-        let mut channels = Channels::from(driver);
-        if !probe(&mut channels, len_bytes, timeout).map_err(failed)? {
-            return Err(RegionError::Silent { address: at.to_string() });
-        }
+        let until = Instant::now() + timeout;
+        let channels = loop {
+            let driver = join_region_udp(at, len_bytes, key, |_| seal).map_err(failed)?;
+            let mut channels = Channels::from(driver);
+            let left = until.saturating_duration_since(Instant::now());
+            if probe(&mut channels, len_bytes, left).map_err(failed)? {
+                break channels;
+            }
+            // A link ends after two silent seconds: a busy host may be silent for longer.
+            if Instant::now() >= until {
+                return Err(RegionError::Silent { address: at.to_string() });
+            }
+        };
         let service_key = endpoint.extra[..].try_into().ok().map(NodeSecret);
         let secrets = Secrets { access: NodeSecret(access.secret), seal: service_key };
         let way = Way::Udp { channels: Box::new(Mutex::new(channels)), at, secrets };

@@ -50,8 +50,14 @@ impl Program {
         options: &str,
         result: Arc<BuildResult>,
     ) {
-        let build = DeviceBuild { status, options: options.to_owned(), result };
-        self.state().builds.insert(device.index, build);
+        let mut state = self.state();
+        state.changes += 1;
+        // What a build makes takes the place of what the program was made of.
+        if status == CL_BUILD_SUCCESS {
+            state.binaries.remove(&device.index);
+        }
+        let (change, options) = (state.changes, options.to_owned());
+        state.builds.insert(device.index, DeviceBuild { change, status, options, result });
     }
 
     /// Builds by a session, and adds files until nothing is missed.

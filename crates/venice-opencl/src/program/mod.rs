@@ -54,6 +54,10 @@ enum Origin {
 struct State {
     /// Devices at which it exists.
     made_at: u64,
+    /// Number of changes of builds.
+    changes: u64,
+    /// Binaries that it was made of, by device.
+    binaries: HashMap<usize, Arc<[u8]>>,
     builds: HashMap<usize, DeviceBuild>,
     /// Kernels of it that exist: then it cannot be built again.
     kernels: usize,
@@ -62,6 +66,8 @@ struct State {
 /// A build at one device.
 #[derive(Clone)]
 struct DeviceBuild {
+    /// Number of the change that made it.
+    change: u64,
     status: cl_build_status,
     options: String,
     result: Arc<BuildResult>,
@@ -213,7 +219,7 @@ impl Program {
             (Origin::Il(il), None) => (BinaryKind::Il {}, il.clone()),
             (Origin::BuiltIn(names), _) => (BinaryKind::BuiltIn {}, names.clone().into_bytes()),
             (Origin::Built, None) | (_, Some(_)) => {
-                (BinaryKind::Binary {}, self.binary_by(&from.session)?)
+                (BinaryKind::Binary {}, self.binary_to_carry(device, from)?)
             }
         };
         // What a failed link left has neither binary nor use.
@@ -230,10 +236,29 @@ impl Program {
         }
     }
 
-    /// Returns what tells whether it is the same at a device as before; `None`: it is not there.
-    pub fn mark_at(&self, device: &Device) -> Option<usize> {
+    /// Returns the binary that it was made of, or that the driver has made. The driver of another
+    /// donor may have none of a program that it did not build itself.
+    fn binary_to_carry(&self, device: &Device, from: &Link) -> Done<Vec<u8>> {
+        let kept = self.state().binaries.get(&device.index).cloned();
+        if let Some(kept) = kept {
+            return Ok(kept.to_vec());
+        }
+        let binary = self.binary_by(&from.session)?;
+        if !binary.is_empty() {
+            self.keep_binary(device, &binary);
+        }
+        Ok(binary)
+    }
+
+    fn keep_binary(&self, device: &Device, binary: &[u8]) {
+        self.state().binaries.insert(device.index, binary.into());
+    }
+
+    /// Returns the number of its build at a device, which grows with each build; `None`: it is not
+    /// there.
+    pub fn mark_at(&self, device: &Device) -> Option<u64> {
         let build = self.build_to_carry(device)?;
-        Some(build.map_or(0, |build| Arc::as_ptr(&build.result).addr()))
+        Some(build.map_or(0, |build| build.change))
     }
 
     /// Returns its build at a device where it is.
@@ -322,11 +347,9 @@ pub unsafe extern "C" fn create_program_with_binary(
                 let loaded = if lengths[at] == 0 || binaries[at].is_null() {
                     Err(CL_INVALID_VALUE)
                 } else {
-                    program.load_at(
-                        device,
-                        &BinaryKind::Binary {},
-                        array(binaries[at], lengths[at]),
-                    )
+                    let binary = array(binaries[at], lengths[at]);
+                    let loaded = program.load_at(device, &BinaryKind::Binary {}, binary);
+                    loaded.inspect(|()| program.keep_binary(device, binary))
                 };
                 if !statuses.is_null() {
                     statuses.add(at).write(loaded.err().unwrap_or(CL_SUCCESS));
@@ -500,6 +523,7 @@ pub unsafe extern "C" fn program_build_info(
         }
         let build = program.state().builds.get(&device.index).cloned();
         let build = build.unwrap_or_else(|| DeviceBuild {
+            change: 0,
             status: CL_BUILD_NONE,
             options: String::new(),
             result: Arc::new(BuildResult::without_program(CL_BUILD_NONE)),

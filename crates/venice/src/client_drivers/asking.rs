@@ -6,13 +6,19 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use venice_service::moves::{FromDriver, Lines, Move, ToDriver, send};
 use venice_wire::GrantId;
 
 /// Most programs with drivers: each has a thread here.
 const MAX_DRIVERS: usize = 256;
+/// Interval of looks for drivers whose processes have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The drivers that have connected.
 #[derive(Debug)]
@@ -31,12 +37,27 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    connected: BTreeMap<u64, UnixStream>,
+    connected: BTreeMap<u64, Driver>,
     /// Moves that are over, by the grant that programs began with.
     over: BTreeMap<GrantId, Move>,
     /// Moves that drivers are asked for.
     asked: BTreeMap<GrantId, Asked>,
     is_closed: bool,
+}
+
+/// A driver in a process.
+#[derive(Debug)]
+struct Driver {
+    socket: UnixStream,
+    /// Its process; `None`: one of another PID namespace.
+    process: Option<Pid>,
+}
+
+impl Driver {
+    /// True if its process has ended. A child that inherited the socket keeps it open.
+    fn has_ended(&self) -> bool {
+        self.process.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+    }
 }
 
 #[derive(Debug)]
@@ -89,16 +110,26 @@ impl Drivers {
         let message = ToDriver::Move(step.clone());
         for socket in state.connected.iter().filter(|(id, _)| !moved.contains(id)) {
             // A driver that is gone is noticed by its thread.
-            let _ = send(socket.1, &message);
+            let _ = send(&socket.1.socket, &message);
         }
-        let waits = |state: &mut State| state.unanswered(step.grant) > 0 && !state.is_closed;
-        let waited = self.shared.changed.wait_timeout_while(state, within, waits);
-        let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        let until = Instant::now() + within;
+        let is_late = loop {
+            if state.unanswered(step.grant) == 0 || state.is_closed {
+                break false;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break true;
+            }
+            let woken = self.shared.changed.wait_timeout(state, left.min(LOOK_EVERY));
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            state.connected.retain(|_, driver| !driver.has_ended());
+        };
         let asked = &state.asked[&step.grant];
         let some_moved = !asked.moved.is_empty();
         match asked.kept.values().next() {
             Some(why) => Answer::Kept(why.clone(), some_moved),
-            None if timeout.timed_out() => Answer::Kept("it takes longer".into(), some_moved),
+            None if is_late => Answer::Kept("it takes longer".into(), some_moved),
             None if state.is_closed => Answer::Kept("the program has ended".into(), some_moved),
             None => Answer::Moved,
         }
@@ -160,6 +191,8 @@ impl Shared {
 
     fn accept(self: &Arc<Self>, socket: UnixStream) -> io::Result<()> {
         let reader = socket.try_clone()?;
+        let peer = getsockopt(&socket, PeerCredentials).ok();
+        let process = peer.and_then(|peer| Pid::from_raw(peer.pid()));
         let id = {
             let mut state = self.lock();
             if state.connected.len() >= MAX_DRIVERS {
@@ -171,7 +204,7 @@ impl Shared {
             }
             state.next += 1;
             let id = state.next;
-            state.connected.insert(id, socket);
+            state.connected.insert(id, Driver { socket, process });
             id
         };
         let shared = Arc::clone(self);

@@ -1,7 +1,7 @@
 //! Moves devices in use: when a donor wants one back, an equal device of another donor takes its
 //! place, and the program goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use anyhow::Context;
 use venice_cli::terminal::remark;
 use venice_control::Want;
 use venice_control::client::Access;
-use venice_recipient::{AllocationSpec, Held, HeldEvent, HeldNews};
+use venice_recipient::{AllocationSpec, Held, HeldEvent, HeldNews, Waiting};
 use venice_service::moves::Move;
 use venice_wire::{ByteSize, GrantId};
 
@@ -35,6 +35,8 @@ pub struct Source {
     pub donors: Vec<String>,
     /// Purpose, for the tables.
     pub purpose: String,
+    /// Priority of the grants.
+    pub priority: u8,
     /// Receiver of the events of new grants.
     pub tell: Tell,
 }
@@ -48,17 +50,37 @@ pub(super) struct Mover {
 struct Shared {
     source: Source,
     drivers: Drivers,
-    /// Present grant of each device, by its number.
-    devices: Mutex<BTreeMap<GrantId, Device>>,
+    state: Mutex<State>,
 }
 
-/// A device in use.
+#[derive(Default)]
+struct State {
+    /// Grants in use, by number. Programs that have not moved use a former one of their device.
+    grants: BTreeMap<GrantId, InUse>,
+    /// Devices that a thread is moving, by the grants that programs began with.
+    moving: BTreeSet<GrantId>,
+}
+
+/// A grant in use.
 #[derive(Clone)]
-struct Device {
-    /// Grant that the program began with.
+struct InUse {
+    /// Grant that programs began with.
     first: GrantId,
     held: Arc<Held>,
-    is_moving: bool,
+}
+
+impl InUse {
+    fn is_wanted(&self, grant: GrantId) -> bool {
+        self.held.wanted_back(grant).is_some()
+    }
+}
+
+impl State {
+    /// Returns the grants of a device.
+    fn of(&self, first: GrantId) -> Vec<(GrantId, InUse)> {
+        let of_it = self.grants.iter().filter(|(_, grant)| grant.first == first);
+        of_it.map(|(id, grant)| (*id, grant.clone())).collect()
+    }
 }
 
 impl Mover {
@@ -74,10 +96,10 @@ impl Mover {
     ) -> anyhow::Result<Self> {
         let named = || format!("listening at {}", path.display());
         let drivers = Drivers::listen(path.clone()).with_context(named)?;
-        let device =
-            |first: &GrantId| Device { first: *first, held: held.clone(), is_moving: false };
-        let devices = grants.iter().map(|grant| (*grant, device(grant))).collect();
-        let shared = Arc::new(Shared { source, drivers, devices: Mutex::new(devices) });
+        let in_use = |first: &GrantId| (*first, InUse { first: *first, held: Arc::clone(held) });
+        let grants = grants.iter().map(in_use).collect();
+        let state = Mutex::new(State { grants, moving: BTreeSet::new() });
+        let shared = Arc::new(Shared { source, drivers, state });
         Ok(Self { shared, moves: Mutex::default() })
     }
 
@@ -88,30 +110,25 @@ impl Mover {
 
     /// Returns words for a device that took the place of another one.
     pub(super) fn name_of(&self, grant: GrantId) -> Option<String> {
-        let devices = self.shared.devices();
-        let granted = devices.get(&grant)?.held.grants().iter().find(|it| it.id == grant)?;
-        Some(format!("{} of {}", granted.share.address, granted.donor))
+        let state = self.shared.state();
+        Some(name_of(&state.grants.get(&grant)?.held, grant))
     }
 
     /// Takes an event in: begins to move a device that is wanted back.
     pub(super) fn hear(&self, news: &HeldNews) {
         let HeldEvent::Wanted(_) = news.event else { return };
-        let grant = news.grant;
-        {
-            let mut devices = self.shared.devices();
-            let Some(device) = devices.get_mut(&grant) else { return };
-            if std::mem::replace(&mut device.is_moving, true) {
+        let first = {
+            let mut state = self.shared.state();
+            let Some(InUse { first, .. }) = state.grants.get(&news.grant) else { return };
+            let first = *first;
+            if !state.moving.insert(first) {
                 return;
             }
-        }
+            first
+        };
         let (stop, stopped) = mpsc::channel();
         let shared = Arc::clone(&self.shared);
-        let moving = std::thread::spawn(move || {
-            shared.move_away(grant, &stopped);
-            if let Some(device) = shared.devices().get_mut(&grant) {
-                device.is_moving = false;
-            }
-        });
+        let moving = std::thread::spawn(move || shared.move_away(first, &stopped));
         let mut moves = lock(&self.moves);
         moves.retain(|(_, moving)| !moving.is_finished());
         moves.push((stop, moving));
@@ -130,54 +147,64 @@ impl Drop for Mover {
 }
 
 impl Shared {
-    fn devices(&self) -> MutexGuard<'_, BTreeMap<GrantId, Device>> {
-        lock(&self.devices)
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
-    /// Moves a device, as long as it is wanted back.
-    fn move_away(&self, grant: GrantId, stopped: &Receiver<()>) {
-        let Some(device) = self.devices().get(&grant).cloned() else { return };
-        let Some(granted) = device.held.grants().iter().find(|it| it.id == grant).cloned() else {
-            return;
-        };
-        let name = format!("{} of {}", granted.share.address, granted.donor);
+    /// Moves a device as long as one of its grants is wanted back.
+    fn move_away(&self, first: GrantId, stopped: &Receiver<()>) {
         let mut told = String::new();
-        let mut tell_once = |why: String| {
-            if told != why {
-                remark(format!("venice: {name} stays where it is: {why}"));
-                told = why;
-            }
-        };
-        let want = Want {
-            count: 1,
-            bytes: ByteSize(granted.share.bytes),
-            capabilities: granted.share.capabilities.clone(),
-            ..Want::device(granted.share.kind, 0)
-        };
-        while device.held.wanted_back(grant).is_some() {
-            match self.get(want.clone()) {
+        loop {
+            let wanted = {
+                let mut state = self.state();
+                let mut grants = state.of(first);
+                grants.retain(|(id, grant)| grant.is_wanted(*id));
+                if grants.is_empty() {
+                    state.moving.remove(&first);
+                    return;
+                }
+                grants
+            };
+            let (grant, InUse { held, .. }) = &wanted[0];
+            let name = name_of(held, *grant);
+            let tell_once = &mut |why: String| {
+                if told != why {
+                    remark(format!("venice: {name} stays where it is: {why}"));
+                    told = why;
+                }
+            };
+            match self.get(held, *grant) {
                 Ok(other) => {
-                    let moved = self.move_to(grant, &device, &other, (stopped, &mut tell_once));
-                    if moved {
-                        let donor = &other.grants()[0].donor;
-                        remark(format!("venice: {name} has moved to {donor}"));
-                        return;
+                    if self.move_to(first, &wanted, &other, (stopped, tell_once)) {
+                        remark(format!("venice: {name} has moved to {}", other.grants()[0].donor));
+                        continue;
                     }
                 }
                 Err(why) => tell_once(format!("no equal device is free: {why:#}")),
             }
             if has_stopped(stopped, AGAIN) {
+                self.state().moving.remove(&first);
                 return;
             }
         }
     }
 
-    /// Gets another device.
-    fn get(&self, want: Want) -> anyhow::Result<Arc<Held>> {
-        let Source { access, donors, purpose, tell } = &self.source;
+    /// Gets a device equal to that of a grant.
+    fn get(&self, held: &Held, grant: GrantId) -> anyhow::Result<Arc<Held>> {
+        let granted = held.grants().iter().find(|it| it.id == grant);
+        let share = &granted.context("the grant is over")?.share;
+        let want = Want {
+            count: 1,
+            bytes: ByteSize(share.bytes),
+            capabilities: share.capabilities.clone(),
+            ..Want::device(share.kind, 0)
+        };
+        let Source { access, donors, purpose, priority, tell } = &self.source;
+        let waiting = Waiting { priority: *priority, ..Waiting::default() };
         let spec = AllocationSpec {
             devices: vec![want],
             donors: donors.clone(),
+            waiting,
             purpose: purpose.clone(),
             ..AllocationSpec::default()
         };
@@ -188,8 +215,8 @@ impl Shared {
     /// Has the drivers go on with another device, until all do; true if they do.
     fn move_to(
         &self,
-        grant: GrantId,
-        device: &Device,
+        first: GrantId,
+        wanted: &[(GrantId, InUse)],
         other: &Arc<Held>,
         (stopped, tell_once): (&Receiver<()>, &mut impl FnMut(String)),
     ) -> bool {
@@ -197,14 +224,18 @@ impl Shared {
             tell_once(format!("{} has no service", other.grants()[0].share.address));
             return false;
         };
-        let step = Move { grant: device.first, to };
+        let (id, step) = (other.grants()[0].id, Move { grant: first, to });
+        self.state().grants.insert(id, InUse { first, held: Arc::clone(other) });
         let mut some_moved = false;
         let is_usable = || other.lost().is_none() && other.wanted().is_none();
-        while let Some(wanted) = device.held.wanted_back(grant).filter(|_| is_usable()) {
-            let left = wanted.until.map(|until| until.saturating_duration_since(Instant::now()));
+        while is_usable() {
+            let wanted = wanted.iter().filter_map(|(id, grant)| grant.held.wanted_back(*id));
+            // The first of them that ends; those without an end last.
+            let Some(until) = wanted.map(|it| (it.until.is_none(), it.until)).min() else { break };
+            let left = until.1.map(|until| until.saturating_duration_since(Instant::now()));
             match self.drivers.ask(&step, left.unwrap_or(MOST).min(MOST)) {
                 Answer::Moved => {
-                    self.note_moved(grant, device, other, step);
+                    self.note_moved(id, step);
                     return true;
                 }
                 Answer::Kept(why, some) => {
@@ -216,27 +247,34 @@ impl Shared {
                 break;
             }
         }
-        self.drivers.give_up(device.first);
-        if some_moved {
-            // Programs use both.
-            self.add(other, device.first);
+        self.drivers.give_up(first);
+        if !some_moved {
+            // Nobody uses it.
+            self.state().grants.remove(&id);
         }
         false
     }
 
-    fn note_moved(&self, grant: GrantId, device: &Device, other: &Arc<Held>, step: Move) {
+    /// Releases all other grants of a device: nobody uses them any more.
+    fn note_moved(&self, id: GrantId, step: Move) {
+        let first = step.grant;
         self.drivers.note_moved(step);
-        self.add(other, device.first);
-        self.devices().remove(&grant);
-        device.held.release(grant);
+        let mut state = self.state();
+        for (former, grant) in state.of(first) {
+            if former != id {
+                state.grants.remove(&former);
+                grant.held.release(former);
+            }
+        }
     }
+}
 
-    /// Keeps a device that took the place of another one.
-    fn add(&self, other: &Arc<Held>, first: GrantId) {
-        let granted = &other.grants()[0];
-        let device = Device { first, held: Arc::clone(other), is_moving: false };
-        self.devices().insert(granted.id, device);
-    }
+fn name_of(held: &Held, grant: GrantId) -> String {
+    let granted = held.grants().iter().find(|it| it.id == grant);
+    granted.map_or_else(
+        || format!("grant {}", grant.0),
+        |granted| format!("{} of {}", granted.share.address, granted.donor),
+    )
 }
 
 /// Waits, unless the mover stops.

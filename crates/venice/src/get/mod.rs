@@ -74,6 +74,7 @@ fn source(access: &Access, spec: &AllocationSpec, tell: &mpsc::Sender<Heard>) ->
         access: access.clone(),
         donors: spec.donors.clone(),
         purpose: spec.purpose.clone(),
+        priority: spec.waiting.priority,
         tell: Arc::new(move |news| drop(tell.send(Heard::News(news)))),
     }
 }

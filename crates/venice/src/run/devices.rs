@@ -144,7 +144,8 @@ fn tell_by(tell: &Tell) -> impl FnMut(HeldNews) + Send + 'static {
 }
 
 fn source(access: Access, spec: &AllocationSpec, tell: Tell) -> Source {
-    Source { access, donors: spec.donors.clone(), purpose: spec.purpose.clone(), tell }
+    let (donors, purpose) = (spec.donors.clone(), spec.purpose.clone());
+    Source { access, donors, purpose, priority: spec.waiting.priority, tell }
 }
 
 /// The thread that ends the program when a device is lost.
