@@ -3,6 +3,7 @@
 usage: opencl_moves.py MODE STOP, where the program ends once the file STOP exists. MODE is
 steady    everything that a device holds is used again and again, by two threads
 mapped    holds a mapped buffer until the file STOP.unmap exists, then works on
+programs  builds a program again and again, and has others that wait to be built and linked
 waiting   has commands that wait for an event of its own until the file STOP.set exists
 It ends with 3 if anything is wrong, and with 4 if a device is lost.
 """
@@ -153,6 +154,37 @@ def mapped():
     print("right", worker.count)
 
 
+def programs():
+    context = cl.Context(devices()[:1])
+    device = context.devices[0]
+    worker = Worker(context, device, True)
+    binary = cl.Program(context, SOURCE).build().get_info(cl.program_info.BINARIES)[0]
+    unbuilt = cl.Program(context, [device], [binary])
+    objects = [cl.Program(context, text) for text in (LIBRARY, USER)]
+    objects = [program.compile() for program in objects]
+    again = cl._cl._Program(context, "__kernel void set(__global uint *a) { a[get_global_id(0)] = VALUE; }")
+    target = cl.Buffer(context, cl.mem_flags.READ_WRITE, 4096)
+    words = numpy.empty(1024, numpy.uint32)
+    ready()
+    value = 0
+    while not exists():
+        value += 1
+        again._build(b"-DVALUE=%du" % value, None)
+        kernel = cl.Kernel(again, "set")
+        kernel.set_args(target)
+        cl.enqueue_nd_range_kernel(worker.queue, kernel, (1024,), None)
+        # While it has a kernel, it cannot be built.
+        del kernel
+        cl.enqueue_copy(worker.queue, words, target)
+        assert (words == value).all(), "program built again"
+        worker.round()
+    worker.add = unbuilt.build().add
+    worker.both = cl.link_program(context, objects).both
+    worker.round()
+    worker.check()
+    print("right", value)
+
+
 def waiting():
     context = cl.Context(devices()[:1])
     worker = Worker(context, context.devices[0], True)
@@ -174,4 +206,4 @@ def waiting():
     print("right", worker.count)
 
 
-{"steady": steady, "mapped": mapped, "waiting": waiting}[MODE]()
+{"steady": steady, "mapped": mapped, "programs": programs, "waiting": waiting}[MODE]()

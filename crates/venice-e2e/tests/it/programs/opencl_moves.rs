@@ -200,6 +200,17 @@ fn own_event_delays_move() {
 }
 
 #[test]
+fn programs_of_all_sorts_move() {
+    let Some(moving) = Moving::start("programs", Port::Shm, 1, 2) else { return };
+    for _ in 0..3 {
+        let donor = moving.donor();
+        moving.drain(&donor, &["--wait-s", "60"]);
+        moving.drain(&donor, &["--undo"]);
+    }
+    expect_right(&moving.stop());
+}
+
+#[test]
 fn preempted_device_moves() {
     let Some(moving) = Moving::start("steady", Port::Shm, 1, 2) else { return };
     let donor = moving.donor();
