@@ -25,7 +25,7 @@ pub use left::sweep;
 pub use look::{Look, Sample};
 pub use process::{Identity, cpu_s, cpu_s_of_children, state_of};
 pub use refaults::{RefaultBound, RefaultCounts, RunTime};
-pub use row::{RunDevice, RunRow};
+pub use row::{RunDevice, RunDevices, RunRow};
 pub use run_file::{CopiesRow, RunFile, files};
 pub use runs_dir::{DirError, RunsDir, make_private_dir};
 pub use status_server::{About, Answer, Question, StatusServer, StatusServerError, Watched};

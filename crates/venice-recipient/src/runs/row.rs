@@ -1,6 +1,10 @@
 //! The state of a run, in one row.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use serde::{Deserialize, Serialize};
+use venice_control::Grant;
+use venice_wire::GrantId;
 
 use super::{RefaultBound, Unmanaged};
 
@@ -108,6 +112,49 @@ pub struct RunDevice {
     /// Commands or tasks carried out.
     #[serde(default)]
     pub commands: Option<u64>,
+}
+
+impl RunDevice {
+    /// Describes a granted device; `None` for memory.
+    pub fn of(grant: &Grant) -> Option<Self> {
+        let (kind, address) = grant.share.device()?;
+        Some(Self {
+            grant: grant.id.0,
+            node: grant.donor.clone(),
+            kind: kind.name().to_owned(),
+            address: address.to_owned(),
+            ..Self::default()
+        })
+    }
+}
+
+/// The devices of a run, which change when one moves.
+#[derive(Clone, Debug, Default)]
+pub struct RunDevices(Arc<Mutex<Vec<RunDevice>>>);
+
+impl RunDevices {
+    /// Describes granted devices.
+    pub fn of(grants: &[Grant]) -> Self {
+        Self(Arc::new(Mutex::new(grants.iter().filter_map(RunDevice::of).collect())))
+    }
+
+    /// Returns the present ones.
+    pub fn rows(&self) -> Vec<RunDevice> {
+        self.lock().clone()
+    }
+
+    /// Puts another device in the place of that of a grant.
+    pub fn replace(&self, former: GrantId, grant: &Grant) {
+        let mut rows = self.lock();
+        let at = rows.iter().position(|row| row.grant == former.0);
+        if let (Some(at), Some(row)) = (at, RunDevice::of(grant)) {
+            rows[at] = row;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<RunDevice>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl RunRow {

@@ -18,7 +18,7 @@ use super::far_pages::{self, CoreView};
 use super::look::{Look, Sample};
 use super::process::cpu_s;
 use super::refaults::RunTime;
-use super::row::{RunDevice, RunRow};
+use super::row::{RunDevices, RunRow};
 use super::runs_dir::{DirError, RunsDir};
 use super::{ANOTHER_USERS, budget};
 
@@ -79,7 +79,7 @@ pub struct About {
     /// The program and its arguments.
     pub command: String,
     /// The devices granted to it.
-    pub devices: Vec<RunDevice>,
+    pub devices: RunDevices,
     /// Address of the Monitor Node that granted them.
     pub monitor: String,
 }
@@ -254,7 +254,7 @@ impl<W: Watched> Server<W> {
             lost_donors: look.lost_donors,
             transferred_donors: look.transferred_donors,
             leaving_donors: look.leaving_donors,
-            devices: self.about.devices.clone(),
+            devices: self.about.devices.rows(),
             monitor: self.about.monitor.clone(),
         }
     }

@@ -12,6 +12,7 @@ use anyhow::Context;
 use venice_cli::terminal::remark;
 use venice_control::Want;
 use venice_control::client::Access;
+use venice_recipient::runs::RunDevices;
 use venice_recipient::{AllocationSpec, Held, HeldEvent, HeldNews, Waiting};
 use venice_service::moves::Move;
 use venice_wire::{ByteSize, GrantId};
@@ -39,6 +40,8 @@ pub struct Source {
     pub priority: u8,
     /// Receiver of the events of new grants.
     pub tell: Tell,
+    /// The devices as `venice ps` shows them.
+    pub devices: RunDevices,
 }
 
 /// Moves the devices of a run. It stops when it is dropped.
@@ -199,7 +202,7 @@ impl Shared {
             capabilities: share.capabilities.clone(),
             ..Want::device(share.kind, 0)
         };
-        let Source { access, donors, purpose, priority, tell } = &self.source;
+        let Source { access, donors, purpose, priority, tell, devices: _ } = &self.source;
         let waiting = Waiting { priority: *priority, ..Waiting::default() };
         let spec = AllocationSpec {
             devices: vec![want],
@@ -235,7 +238,7 @@ impl Shared {
             let left = until.1.map(|until| until.saturating_duration_since(Instant::now()));
             match self.drivers.ask(&step, left.unwrap_or(MOST).min(MOST)) {
                 Answer::Moved => {
-                    self.note_moved(id, step);
+                    self.note_moved(other, step);
                     return true;
                 }
                 Answer::Kept(why, some) => {
@@ -256,12 +259,13 @@ impl Shared {
     }
 
     /// Releases all other grants of a device: nobody uses them any more.
-    fn note_moved(&self, id: GrantId, step: Move) {
-        let first = step.grant;
+    fn note_moved(&self, other: &Held, step: Move) {
+        let (first, now) = (step.grant, &other.grants()[0]);
         self.drivers.note_moved(step);
         let mut state = self.state();
         for (former, grant) in state.of(first) {
-            if former != id {
+            if former != now.id {
+                self.source.devices.replace(former, now);
                 state.grants.remove(&former);
                 grant.held.release(former);
             }

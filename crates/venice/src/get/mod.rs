@@ -9,6 +9,7 @@ use std::sync::{Arc, mpsc};
 
 use venice_control::client::Access;
 use venice_recipient::local_rack::access;
+use venice_recipient::runs::RunDevices;
 use venice_recipient::{AllocationSpec, Held, HeldEvent, HeldNews, RecipientError, allocate};
 
 pub use arguments::{GetArgs, HELP};
@@ -75,6 +76,7 @@ fn source(access: &Access, spec: &AllocationSpec, tell: &mpsc::Sender<Heard>) ->
         donors: spec.donors.clone(),
         purpose: spec.purpose.clone(),
         priority: spec.waiting.priority,
+        devices: RunDevices::default(),
         tell: Arc::new(move |news| drop(tell.send(Heard::News(news)))),
     }
 }

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 
 use clap::Args;
 use venice_control::client::Access;
-use venice_control::{Grant, ResourceKind, Want};
-use venice_recipient::runs::RunDevice;
+use venice_control::{ResourceKind, Want};
+use venice_recipient::runs::RunDevices;
 use venice_recipient::{AllocationSpec, Held, HeldNews, Loan, allocate};
 
 use super::child::Child;
@@ -82,6 +82,7 @@ impl Devices {
     }
 
     fn new(held: Held, source: Source, heard: Receiver<HeldNews>) -> Self {
+        let source = Source { devices: RunDevices::of(held.grants()), ..source };
         Self { held: Arc::new(held), source, heard, drivers: Installed::default() }
     }
 
@@ -97,18 +98,8 @@ impl Devices {
     }
 
     /// Describes them for `venice ps`.
-    pub fn rows(&self) -> Vec<RunDevice> {
-        let row = |grant: &Grant| {
-            let (kind, address) = grant.share.device()?;
-            Some(RunDevice {
-                grant: grant.id.0,
-                node: grant.donor.clone(),
-                kind: kind.name().to_owned(),
-                address: address.to_owned(),
-                ..RunDevice::default()
-            })
-        };
-        self.held.grants().iter().filter_map(row).collect()
+    pub fn rows(&self) -> RunDevices {
+        self.source.devices.clone()
     }
 
     /// Describes them in the environment of a command, and installs their client drivers for it.
@@ -145,7 +136,8 @@ fn tell_by(tell: &Tell) -> impl FnMut(HeldNews) + Send + 'static {
 
 fn source(access: Access, spec: &AllocationSpec, tell: Tell) -> Source {
     let (donors, purpose) = (spec.donors.clone(), spec.purpose.clone());
-    Source { access, donors, purpose, priority: spec.waiting.priority, tell }
+    let (priority, devices) = (spec.waiting.priority, RunDevices::default());
+    Source { access, donors, purpose, priority, tell, devices }
 }
 
 /// The thread that ends the program when a device is lost.
