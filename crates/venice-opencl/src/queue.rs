@@ -247,12 +247,17 @@ impl Object<Queue> {
         self.check()
     }
 
-    /// Checks that no command has failed that the program has no event of.
+    /// Checks that the device is there, and that no command has failed that the program has no event
+    /// of.
     ///
     /// # Errors
-    /// The code of the first one.
+    /// The code of a lost device; that of the first such command.
     pub fn check(&self) -> Done {
-        self.device.link().failure(self.id).map_or(Ok(()), Err)
+        let link = self.device.link();
+        if link.session.why_lost().is_some() {
+            return Err(CL_DEVICE_NOT_AVAILABLE);
+        }
+        link.failure(self.id).map_or(Ok(()), Err)
     }
 
     /// Notes the failure of a command whose event the program does not have; one that waited for a
