@@ -26,7 +26,7 @@ impl Control {
     /// Connects to the holder; `None` if there is none that moves devices.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The errors of the socket.
     pub fn connect() -> std::io::Result<Option<Self>> {
         let Some(path) = std::env::var_os(SOCKET).filter(|path| !path.is_empty()) else {
             return Ok(None);
@@ -56,7 +56,7 @@ impl Control {
     /// Moves devices when the holder asks, on a thread of its own, as long as the holder lives.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The errors of the system.
     pub fn start(self, devices: Vec<Shared<Device>>) -> std::io::Result<()> {
         let Self { socket, mut lines, moved: _ } = self;
         thread::start("venice-moves", move || {

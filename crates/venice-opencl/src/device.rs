@@ -71,7 +71,7 @@ pub struct Device {
     role: Role,
 }
 
-/// What a device is.
+/// Role of a device.
 enum Role {
     /// A granted one.
     Granted(Seat),

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-use opencl_sys::{CL_DEVICE_NAME, CL_DEVICE_NOT_AVAILABLE, cl_int};
+use opencl_sys::{CL_DEVICE_NAME, CL_DEVICE_NOT_AVAILABLE, cl_device_info, cl_int};
 use venice_accel::opencl::session::{OpenError, Session, Sink};
 use venice_accel::opencl::wire::{Command, CommandKind, Notice};
 use venice_accel::opencl::{library, losses};
@@ -172,15 +172,16 @@ impl Link {
         let dir = std::env::var_os(losses::VARIABLE);
         let is_noted = dir.is_some_and(|dir| losses::note(dir.as_ref(), self.grant.0, why).is_ok());
         if !is_noted {
-            let name = self.device_name();
+            let name = self.text(CL_DEVICE_NAME);
             let _ = writeln!(std::io::stderr(), "venice: accelerator {name} is lost: {why}");
         }
     }
 
-    fn device_name(&self) -> String {
+    /// Returns a parameter of the device as the donor tells it; empty if it does not.
+    pub fn text(&self, name: cl_device_info) -> String {
         let told = &self.session.description().device;
-        let name = told.iter().find(|parameter| parameter.name == CL_DEVICE_NAME);
-        name.map(|parameter| library::text(&parameter.value)).unwrap_or_default()
+        let found = told.iter().find(|parameter| parameter.name == name);
+        found.map(|parameter| library::text(&parameter.value)).unwrap_or_default()
     }
 }
 

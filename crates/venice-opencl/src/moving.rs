@@ -9,7 +9,6 @@ use opencl_sys::{
     CL_DEVICE_NAME, CL_DEVICE_VENDOR, CL_DEVICE_VERSION, CL_DRIVER_VERSION, CL_OUT_OF_RESOURCES,
     cl_device_info, cl_int,
 };
-use venice_accel::opencl::library;
 use venice_accel::opencl::wire::CommandKind;
 use venice_rack::types::ServiceAccess;
 
@@ -37,7 +36,7 @@ const HOLD_WITHIN: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_micros(200);
 /// Attempts, as long as calls are in the way.
 const ATTEMPTS: usize = 100;
-/// What two devices must have in common, so that what a program knows of one is right for the other.
+/// Parameters that two devices must have in common: a program knows those of the first one.
 const SAME: [cl_device_info; 4] =
     [CL_DEVICE_NAME, CL_DEVICE_VENDOR, CL_DEVICE_VERSION, CL_DRIVER_VERSION];
 
@@ -50,9 +49,9 @@ pub enum Kept {
     /// The other device is of another sort.
     #[error("the other device is not the same: {theirs}, not {ours}")]
     Different {
-        /// What the program has.
+        /// Device of the program.
         ours: String,
-        /// What was granted instead.
+        /// Device that was granted instead.
         theirs: String,
     },
     /// The program has an address of a buffer's bytes at the donor.
@@ -105,14 +104,7 @@ pub fn move_device(device: &Shared<Device>, to: &ServiceAccess) -> Result<(), Ke
 }
 
 fn check_same(ours: &Link, theirs: &Link) -> Result<(), Kept> {
-    let told = |link: &Link| {
-        let told = &link.session.description().device;
-        let values = SAME.map(|name| {
-            let found = told.iter().find(|parameter| parameter.name == name);
-            found.map(|parameter| library::text(&parameter.value)).unwrap_or_default()
-        });
-        values.join(", ")
-    };
+    let told = |link: &Link| SAME.map(|name| link.text(name)).join(", ");
     let (ours, theirs) = (told(ours), told(theirs));
     if ours == theirs { Ok(()) } else { Err(Kept::Different { ours, theirs }) }
 }
@@ -120,9 +112,9 @@ fn check_same(ours: &Link, theirs: &Link) -> Result<(), Kept> {
 /// Waits until all commands of a device have ended.
 fn drain(device: &Shared<Device>, link: &Arc<Link>) -> Result<(), Kept> {
     let began = Instant::now();
-    let of_device = |queue: &Shared<Queue>| Shared::ptr_eq(whole_of(&queue.device), device);
-    let queues = living::<Queue>().into_iter().filter(of_device);
-    let markers = queues.map(|queue| link.send(&queue.context, queue.id, CommandKind::Marker {}));
+    let markers = queues_of(device)
+        .into_iter()
+        .map(|queue| link.send(&queue.context, queue.id, CommandKind::Marker {}));
     let markers = markers.collect::<Done<Vec<_>>>().map_err(Kept::Failed)?;
     while !(link.is_quiet() && markers.iter().all(|marker| marker.has_ended())) {
         link.session.receive_ready().map_err(session_code).map_err(Kept::Failed)?;
@@ -134,13 +126,20 @@ fn drain(device: &Shared<Device>, link: &Arc<Link>) -> Result<(), Kept> {
     Ok(())
 }
 
+/// Returns the queues of a device and of its parts.
+fn queues_of(device: &Shared<Device>) -> Vec<Shared<Queue>> {
+    let mut queues = living::<Queue>();
+    queues.retain(|queue| Shared::ptr_eq(whole_of(&queue.device), device));
+    queues
+}
+
 /// True if commands of a device may wait for an event that the program has to end.
 fn has_open_events(device: &Shared<Device>) -> bool {
     living::<Event>().iter().any(|event| event.is_open_in(device))
 }
 
-/// What is at the other donor already. It lives until the device has moved, so that its release goes
-/// there.
+/// Objects that are at the other donor already. They live until the device has moved, so that their
+/// release goes there.
 #[derive(Default)]
 struct Made {
     divisions: Vec<Arc<Division>>,
@@ -203,11 +202,10 @@ struct Objects {
 
 impl Objects {
     fn of(device: &Shared<Device>) -> Self {
-        let mut queues = living::<Queue>();
-        queues.retain(|queue| Shared::ptr_eq(whole_of(&queue.device), device));
         let mut memory = living::<Memory>();
         // A whole comes before its parts and before images of it.
         memory.sort_by_key(|memory| memory.depth());
+        let queues = queues_of(device);
         Self { queues, memory, samplers: living(), kernels: living(), events: living() }
     }
 

@@ -5,7 +5,7 @@ use std::io;
 /// Starts a thread. It takes no signals: those are the program's.
 ///
 /// # Errors
-/// Those of the system.
+/// The errors of the system.
 pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: a mask of signals is plain data, which `sigfillset` fills.
     let (all, mut former) = unsafe {

@@ -63,7 +63,7 @@ pub enum FromDriver {
 /// Writes a message.
 ///
 /// # Errors
-/// Those of the socket.
+/// The errors of the socket.
 pub fn send(mut socket: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
@@ -85,7 +85,7 @@ impl Lines {
     /// Returns the next message, `None` at the end; waits at most `within`, `None`: for ever.
     ///
     /// # Errors
-    /// Those of the socket; [`io::ErrorKind::InvalidData`] for what is no such message.
+    /// The errors of the socket; [`io::ErrorKind::InvalidData`] for what is no such message.
     pub fn receive<T: DeserializeOwned>(
         &mut self,
         within: Option<Duration>,

@@ -67,7 +67,7 @@ pub fn serve_mailboxes(
 /// its own.
 ///
 /// # Errors
-/// Those of [`serve_mailboxes`].
+/// The errors of [`serve_mailboxes`].
 pub fn serve_mailboxes_beside(
     context: &HostContext<'_>,
     shape: Shape,

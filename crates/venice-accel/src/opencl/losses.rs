@@ -14,7 +14,7 @@ const MAX_REASON_BYTES: usize = 1024;
 /// Notes a loss in `dir`.
 ///
 /// # Errors
-/// Those of the file system: the program tells the user itself then.
+/// The errors of the file system: the program tells the user itself then.
 pub fn note(dir: &Path, grant: u64, why: &str) -> std::io::Result<()> {
     // A reader finds it whole.
     let new = dir.join(format!(".{grant}"));

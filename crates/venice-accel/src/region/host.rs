@@ -45,7 +45,7 @@ impl RegionHost {
     /// Serves a second region of the host, for a service beside its first one.
     ///
     /// # Errors
-    /// Those of [`RegionHost::serve`].
+    /// The errors of [`RegionHost::serve`].
     pub fn serve_beside(context: &HostContext<'_>, bytes: u64) -> Result<Self, String> {
         let key = RegionSlot::Second.key(context.spec.secret.as_bytes());
         Self::serve_as(context, RegionSlot::Second, key, bytes)

@@ -66,7 +66,7 @@ impl Region {
     /// Opens the second region of a host ([`super::RegionHost::serve_beside`]), as [`Region::open`].
     ///
     /// # Errors
-    /// Those of [`Region::open`].
+    /// The errors of [`Region::open`].
     pub fn open_beside(
         access: &ServiceAccess,
         udp_port: Option<u16>,

@@ -39,7 +39,7 @@ pub struct Program {
     state: Mutex<State>,
 }
 
-/// What a program is made of.
+/// Origin of a program.
 enum Origin {
     Source(String),
     /// SPIR-V.

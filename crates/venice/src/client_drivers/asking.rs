@@ -67,7 +67,7 @@ struct Asked {
     kept: BTreeMap<u64, String>,
 }
 
-/// What the drivers answer to a move.
+/// Answer of the drivers to a move.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// All have moved.
@@ -80,7 +80,7 @@ impl Drivers {
     /// Waits for drivers at a path.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The errors of the socket.
     pub(super) fn listen(path: PathBuf) -> io::Result<Self> {
         let listener = UnixListener::bind(&path)?;
         let shared = Arc::new(Shared::default());

@@ -27,7 +27,7 @@ const MOST: Duration = Duration::from_secs(600);
 /// Receiver of the events of grants.
 pub type Tell = Arc<dyn Fn(HeldNews) + Send + Sync>;
 
-/// What a mover needs to get devices.
+/// Source of the devices that take the place of others.
 #[derive(Clone)]
 pub struct Source {
     /// The rack.
@@ -42,6 +42,20 @@ pub struct Source {
     pub tell: Tell,
     /// The devices as `venice ps` shows them.
     pub devices: RunDevices,
+}
+
+impl Source {
+    /// Gets devices as the first ones were got.
+    pub fn of(access: &Access, spec: &AllocationSpec, devices: RunDevices, tell: Tell) -> Self {
+        Self {
+            access: access.clone(),
+            donors: spec.donors.clone(),
+            purpose: spec.purpose.clone(),
+            priority: spec.waiting.priority,
+            tell,
+            devices,
+        }
+    }
 }
 
 /// Moves the devices of a run. It stops when it is dropped.

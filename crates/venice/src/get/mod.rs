@@ -71,14 +71,8 @@ pub fn execute(args: &GetArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
 /// Returns where devices come from that take the place of those that are wanted back.
 fn source(access: &Access, spec: &AllocationSpec, tell: &mpsc::Sender<Heard>) -> Source {
     let tell = tell.clone();
-    Source {
-        access: access.clone(),
-        donors: spec.donors.clone(),
-        purpose: spec.purpose.clone(),
-        priority: spec.waiting.priority,
-        devices: RunDevices::default(),
-        tell: Arc::new(move |news| drop(tell.send(Heard::News(news)))),
-    }
+    let tell = Arc::new(move |news| drop(tell.send(Heard::News(news))));
+    Source::of(access, spec, RunDevices::default(), tell)
 }
 
 /// Claims transferred grants and holds them until an interrupt, or the end of the command.

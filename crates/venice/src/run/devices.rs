@@ -78,11 +78,15 @@ impl Devices {
         let (tell, heard) = telling();
         let access = loan.access.clone();
         let held = Held::devices_of(loan, tell_by(&tell)).map_err(told)?;
-        Ok(Some(Self::new(held, source(access, spec, tell), heard)))
+        Ok(Some(Self::new(held, (&access, spec), (tell, heard))))
     }
 
-    fn new(held: Held, source: Source, heard: Receiver<HeldNews>) -> Self {
-        let source = Source { devices: RunDevices::of(held.grants()), ..source };
+    fn new(
+        held: Held,
+        (access, spec): (&Access, &AllocationSpec),
+        (tell, heard): (Tell, Receiver<HeldNews>),
+    ) -> Self {
+        let source = Source::of(access, spec, RunDevices::of(held.grants()), tell);
         Self { held: Arc::new(held), source, heard, drivers: Installed::default() }
     }
 
@@ -94,7 +98,7 @@ impl Devices {
         };
         let (tell, heard) = telling();
         let held = Held::loan(loan, tell_by(&tell)).map_err(told)?;
-        Ok(Self::new(held, source(access.clone(), spec, tell), heard))
+        Ok(Self::new(held, (access, spec), (tell, heard)))
     }
 
     /// Describes them for `venice ps`.
@@ -132,12 +136,6 @@ fn telling() -> (Tell, Receiver<HeldNews>) {
 fn tell_by(tell: &Tell) -> impl FnMut(HeldNews) + Send + 'static {
     let tell = Arc::clone(tell);
     move |news| tell(news)
-}
-
-fn source(access: Access, spec: &AllocationSpec, tell: Tell) -> Source {
-    let (donors, purpose) = (spec.donors.clone(), spec.purpose.clone());
-    let (priority, devices) = (spec.waiting.priority, RunDevices::default());
-    Source { access, donors, purpose, priority, tell, devices }
 }
 
 /// The thread that ends the program when a device is lost.

@@ -97,7 +97,7 @@ impl Service for OpenClBesideMailboxes {
         Some(self.wake.as_fd())
     }
 
-    /// What both have done. A device that does both at the same time is busy twice.
+    /// Sum of the usage of both. A device that does both at the same time is busy twice.
     fn usage(&self, now_ns: u64) -> Option<ServiceUsage> {
         let (one, other) = (self.opencl.usage(now_ns)?, self.mailboxes.usage(now_ns)?);
         let sum = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));

@@ -54,7 +54,7 @@ impl TaskExecutor {
     /// Makes its context and queue.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The errors of the driver.
     pub(super) fn new(
         library: &'static Library,
         device: cl_device_id,
@@ -219,9 +219,8 @@ impl TaskExecutor {
     ) -> Result<ArgumentMemory, TaskError> {
         let len = check_len(bytes, index)?;
         let at = buffers.addresses().map(|(input, _)| input.wrapping_add(offset as usize));
-        if let Some(at) = at.filter(|at| self.is_usable(*at)) {
-            let memory = self.buffer(CL_MEM_USE_HOST_PTR, len, at.cast_mut().cast())?;
-            return Ok(ArgumentMemory { memory, output: None });
+        if let Some(memory) = self.in_place(at.map(<*const u8>::cast_mut), len)? {
+            return Ok(memory);
         }
         let mut copied = Vec::new();
         let at = match at {
@@ -246,9 +245,8 @@ impl TaskExecutor {
     ) -> Result<ArgumentMemory, TaskError> {
         let len = check_len(bytes, index)?;
         let at = buffers.addresses().map(|(_, output)| output.wrapping_add(offset as usize));
-        if let Some(at) = at.filter(|at| self.is_usable(*at)) {
-            let memory = self.buffer(CL_MEM_USE_HOST_PTR, len, at.cast())?;
-            return Ok(ArgumentMemory { memory, output: None });
+        if let Some(memory) = self.in_place(at, len)? {
+            return Ok(memory);
         }
         // A kernel need not fill it: nothing of an earlier use of the device must show.
         let mut zeros = vec![0_u8; len];
@@ -256,9 +254,16 @@ impl TaskExecutor {
         Ok(ArgumentMemory { memory, output: Some((offset, bytes)) })
     }
 
-    /// True if the device may work at an address.
-    fn is_usable(&self, at: *const u8) -> bool {
-        self.is_in_place && at.addr().is_multiple_of(ALIGN)
+    /// Makes memory of bytes at an address; `None` if the device may not work there.
+    fn in_place(
+        &self,
+        at: Option<*mut u8>,
+        len: usize,
+    ) -> Result<Option<ArgumentMemory>, TaskError> {
+        let is_usable = |at: &*mut u8| self.is_in_place && at.addr().is_multiple_of(ALIGN);
+        let Some(at) = at.filter(is_usable) else { return Ok(None) };
+        let memory = self.buffer(CL_MEM_USE_HOST_PTR, len, at.cast())?;
+        Ok(Some(ArgumentMemory { memory, output: None }))
     }
 
     fn buffer(&self, flags: u64, len: usize, at: *mut c_void) -> Result<Owned, TaskError> {

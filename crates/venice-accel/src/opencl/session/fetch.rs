@@ -7,7 +7,7 @@ use super::{RequestKind, Session, SessionError};
 use crate::opencl::wire::{AdmitRequest, FetchRequest, Place, decode, encode, opcode};
 use crate::region::Ticket;
 
-/// Why bytes were not fetched.
+/// Error of a fetch.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FetchError {
     /// One of the sessions is lost, or refuses.

@@ -84,7 +84,7 @@ messages! {
         pub id: u64,
         /// Context.
         pub context: u64,
-        /// What the bytes are.
+        /// Sort of the bytes.
         pub kind: BinaryKind,
         /// The bytes.
         pub binary: Blob<'a>,

@@ -254,7 +254,7 @@ fn kill_during_move_is_told() {
     });
 }
 
-/// Whom a round of [`grants_end_whoever_dies`] kills.
+/// Victims of the rounds of [`grants_end_whoever_dies`].
 const VICTIMS: [&str; 6] = ["host", "agent", "stopped agent", "monitor", "run", "program"];
 
 /// Kills one of all that take part at a moment that a seed chooses, from the start of the program on:
