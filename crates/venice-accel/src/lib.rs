@@ -7,3 +7,4 @@ pub mod mailbox;
 pub mod opencl;
 pub mod pool;
 pub mod region;
+pub mod stream;

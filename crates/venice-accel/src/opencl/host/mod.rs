@@ -6,18 +6,15 @@
 //! | `build`, `fetch` | the threads that compile, and that fetch from other donors |
 //! | `programs`, `parts` | programs that are no source text; parts of the device |
 //! | `watch` | ends of commands, from the driver's threads |
-//! | `objects`, `extents` | what connections own |
-//! | `activity` | usage of the device |
+//! | `objects` | what connections own |
 //! | `tasks`, `beside` | tasks of mailboxes, and their service beside this one |
 //! | `describe`, `in_place`, `output` | the device's description; what kernels print |
 
-mod activity;
 mod beside;
 mod boxes;
 mod build;
 mod describe;
 mod execute;
-mod extents;
 mod fetch;
 mod in_place;
 mod objects;
@@ -44,11 +41,9 @@ use venice_service::{
 };
 use venice_wire::SLAB_BYTES;
 
-use self::activity::Activity;
 use self::beside::OpenClBesideMailboxes;
 use self::build::{Build, Builder, Built, Handle, Outcome, Step};
 use self::execute::{Executor, done};
-use self::extents::Extents;
 use self::fetch::{Fetch, Fetched, Fetcher};
 use self::in_place::works_in_region;
 use self::objects::{Kind, Objects, Owned};
@@ -65,6 +60,7 @@ use super::wire::{
 };
 use crate::mailbox::{Shape, serve_mailboxes_beside};
 use crate::region::{RegionHost, Ticket, key_of};
+use crate::stream::host::{Activity, Extents, Mail, activity};
 
 /// The service in the list of a program that hosts it.
 pub const ENTRY: ServiceEntry = ServiceEntry { name: SERVICE, make };
@@ -73,8 +69,6 @@ pub const ENTRY: ServiceEntry = ServiceEntry { name: SERVICE, make };
 const MAX_OUTSTANDING: u32 = 256;
 /// Interval of looks for commands that have failed without a word of the driver, in nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
-/// Submissions whose answers wait for a message that leaves anyway.
-const HELD_ANSWERS: usize = 4;
 /// Bytes of notices beyond which a connection gets no output of kernels, until it reads.
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
 /// Longest blob of a recipient in bytes.
@@ -143,13 +137,7 @@ impl Donor {
 #[derive(Debug, Default)]
 struct Connection {
     objects: Objects,
-    /// Encoded notices.
-    notices: VecDeque<Vec<u8>>,
-    notice_bytes: usize,
-    /// Requests for notices.
-    polls: VecDeque<u64>,
-    /// Submissions that are answered with others: each message wakes the recipient.
-    submitted: Vec<u64>,
+    mail: Mail,
     /// Events of commands that have not ended, as far as is known.
     pending: BTreeSet<u64>,
     /// Launched kernels among them, for their output.
@@ -198,9 +186,7 @@ impl Connection {
     }
 
     fn notify(&mut self, notice: &Notice<'_>) {
-        let bytes = encode(notice);
-        self.notice_bytes += bytes.len();
-        self.notices.push_back(bytes);
+        self.mail.notify(notice);
     }
 }
 
@@ -335,8 +321,7 @@ impl OpenCl {
     /// Answers a submission later, with the next notice or with others.
     fn hold_answer(&mut self, connection: ConnectionId, id: u64) {
         let Some(state) = self.connections.get_mut(&connection) else { return };
-        state.submitted.push(id);
-        if state.submitted.len() >= HELD_ANSWERS {
+        if state.mail.hold(id) {
             self.answer_submitted(connection);
         }
     }
@@ -344,8 +329,11 @@ impl OpenCl {
     fn answer_submitted(&mut self, connection: ConnectionId) {
         let Some(state) = self.connections.get_mut(&connection) else { return };
         let status = Status::OK;
-        let held =
-            state.submitted.drain(..).map(|id| (Answer { connection, id, status }, Vec::new()));
+        let held = state
+            .mail
+            .take_held()
+            .into_iter()
+            .map(|id| (Answer { connection, id, status }, Vec::new()));
         self.answers.extend(held);
     }
 
@@ -563,7 +551,7 @@ impl OpenCl {
             return;
         }
         let Some(state) = state else { return };
-        while state.notice_bytes < MAX_OUTPUT_BYTES {
+        while state.mail.notice_bytes() < MAX_OUTPUT_BYTES {
             let Some(bytes) = self.output.next() else { return };
             state.notify(&Notice::Output { bytes: &bytes });
         }
@@ -615,21 +603,9 @@ impl OpenCl {
 
     /// Moves notices into an answer.
     fn poll_notices(&mut self, payload: &mut Vec<u8>) -> Option<Answer> {
-        let ready = self
-            .connections
-            .iter_mut()
-            .find(|(_, state)| !state.notices.is_empty() && !state.polls.is_empty());
-        let (connection, state) = ready?;
-        let id = state.polls.pop_front()?;
-        while let Some(notice) = state.notices.front() {
-            if !payload.is_empty() && payload.len() + notice.len() > MAX_PAYLOAD_BYTES {
-                break;
-            }
-            payload.extend_from_slice(notice);
-            state.notice_bytes -= notice.len();
-            state.notices.pop_front();
-        }
-        let connection = *connection;
+        let mut states = self.connections.iter_mut();
+        let (connection, id) =
+            states.find_map(|(of, state)| Some((*of, state.mail.take_notices(payload)?)))?;
         self.answer_submitted(connection);
         Some(Answer { connection, id, status: Status::OK })
     }
@@ -673,7 +649,7 @@ impl Service for OpenCl {
             },
             opcode::POLL => {
                 if let Some(state) = self.connections.get_mut(&connection) {
-                    state.polls.push_back(id);
+                    state.mail.poll(id);
                 }
                 return;
             }

@@ -3,9 +3,10 @@
 use venice_ports::random_u64;
 use venice_service::Status;
 
-use super::{RequestKind, Session, SessionError};
+use super::{Session, SessionError};
 use crate::opencl::wire::{AdmitRequest, FetchRequest, Place, decode, encode, opcode};
 use crate::region::Ticket;
+use crate::stream::RequestKind;
 
 /// Error of a fetch.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -22,7 +23,7 @@ impl Session {
     /// True if this donor can fetch bytes from that of another session, and neither is this machine:
     /// else the shorter way leads through this process.
     pub fn can_fetch_from(&self, source: &Self) -> bool {
-        let is_here = self.region.is_mapped() || source.region.is_mapped();
+        let is_here = self.region().is_mapped() || source.region().is_mapped();
         !is_here && self.description.can_fetch
     }
 
@@ -35,7 +36,7 @@ impl Session {
         let drawn = random_u64().map_err(|error| FetchError::Apart(error.to_string()))?;
         // The upper half is the regions' own.
         let number = drawn >> 1;
-        let Some(ticket) = source.region.ticket(number, from.offset, from.bytes) else {
+        let Some(ticket) = source.region().ticket(number, from.offset, from.bytes) else {
             return Err(FetchError::Apart("a donor is this machine".to_owned()));
         };
         let bytes = from.bytes;

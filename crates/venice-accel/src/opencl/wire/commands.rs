@@ -1,30 +1,9 @@
 //! Commands, and what the donor tells of them.
 
-use super::code::{Field, Malformed, Reader, messages};
+use crate::stream::code::{Field, Malformed, Reader, messages};
+use crate::stream::wire::{Blob, Place};
 
 messages! {
-    /// A place in the region.
-    pub struct Place {
-        /// First byte.
-        pub offset: u64,
-        /// Length in bytes.
-        pub bytes: u64,
-    }
-
-    /// Bytes in the message, or in the region if they are long.
-    pub enum Blob<'a> {
-        /// In the message.
-        Inline = 0 {
-            /// The bytes.
-            bytes: &'a [u8],
-        },
-        /// In the region.
-        Region = 1 {
-            /// Where.
-            place: Place,
-        },
-    }
-
     /// Value of a kernel's argument.
     pub enum Argument<'a> {
         /// A value, as the kernel's code has it.

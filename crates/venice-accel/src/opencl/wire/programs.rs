@@ -1,7 +1,7 @@
 //! Programs, kernels, and the description of the device.
 
-use super::code::{Field, Malformed, Reader, messages};
-use super::commands::{Blob, Place};
+use crate::stream::code::{Field, Malformed, Reader, messages};
+use crate::stream::wire::{Blob, Place};
 
 messages! {
     /// A parameter with its value, as `clGet...Info` returns it.

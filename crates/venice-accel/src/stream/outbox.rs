@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use venice_service::wire::{BatchKind, BatchWriter, Entry, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES};
 
-use crate::opencl::wire::{Command, Field, opcode};
+use super::code::Field;
+use super::wire::opcode;
 
 /// Encoded commands that are sent without waiting for more.
 const ENOUGH_BYTES: usize = 12 << 10;
@@ -20,7 +21,7 @@ const FEW_POLLS: usize = 8;
 
 /// Kind of a request, by the upper half of its id: what its answer means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RequestKind {
+pub(crate) enum RequestKind {
     Submit,
     Poll,
     /// A call whose answer nobody waits for.
@@ -75,10 +76,15 @@ impl Outbox {
         Self { next: 1, commands: Vec::new(), messages: VecDeque::new(), writer }
     }
 
-    /// Adds a command.
-    pub(super) fn add_command(&mut self, command: &Command<'_>) -> usize {
+    /// Adds a command; returns how many submissions that made.
+    pub(super) fn add_command<'a>(&mut self, command: &impl Field<'a>) -> usize {
+        self.add_encoded(|into| command.put(into))
+    }
+
+    /// Adds the command that `put` appends; returns how many submissions that made.
+    pub(super) fn add_encoded(&mut self, put: impl FnOnce(&mut Vec<u8>)) -> usize {
         let before = self.commands.len();
-        command.put(&mut self.commands);
+        put(&mut self.commands);
         if self.commands.len() <= MAX_PAYLOAD_BYTES || before == 0 {
             return 0;
         }
@@ -171,7 +177,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::opencl::wire::CommandKind;
+    use crate::opencl::wire::{Command, CommandKind, opcode as opencl};
     use venice_service::wire::Message;
 
     const QUIET: Unanswered = Unanswered { submits: 0, polls: POLLS };
@@ -194,10 +200,10 @@ mod tests {
     fn commands_precede_later_requests() {
         let mut outbox = Outbox::new();
         outbox.add_command(&marker(1));
-        outbox.add_request(RequestKind::Call, opcode::BUILD, b"x");
+        outbox.add_request(RequestKind::Call, opencl::BUILD, b"x");
         outbox.add_command(&marker(2));
         assert_eq!(outbox.finish(QUIET), (1, 0));
-        assert_eq!(requests(&mut outbox), [opcode::SUBMIT, opcode::BUILD, opcode::SUBMIT]);
+        assert_eq!(requests(&mut outbox), [opcode::SUBMIT, opencl::BUILD, opcode::SUBMIT]);
     }
 
     #[test]

@@ -9,19 +9,19 @@ const UNIT: u64 = 4096;
 
 /// The reserved ranges.
 #[derive(Debug)]
-pub(super) struct Extents {
+pub(crate) struct Extents {
     len_bytes: u64,
     /// Owner and length of each, by its first byte.
     reserved: BTreeMap<u64, (ConnectionId, u64)>,
 }
 
 impl Extents {
-    pub(super) fn new(len_bytes: u64) -> Self {
+    pub(crate) fn new(len_bytes: u64) -> Self {
         Self { len_bytes, reserved: BTreeMap::new() }
     }
 
     /// Reserves the first free range that is long enough; returns its first byte.
-    pub(super) fn reserve(&mut self, owner: ConnectionId, bytes: u64) -> Option<u64> {
+    pub(crate) fn reserve(&mut self, owner: ConnectionId, bytes: u64) -> Option<u64> {
         if bytes == 0 {
             return None;
         }
@@ -41,7 +41,7 @@ impl Extents {
     }
 
     /// Frees a range; returns its length, or `None` if the owner has none there.
-    pub(super) fn give_back(&mut self, owner: ConnectionId, offset: u64) -> Option<u64> {
+    pub(crate) fn give_back(&mut self, owner: ConnectionId, offset: u64) -> Option<u64> {
         let (of, bytes) = *self.reserved.get(&offset)?;
         if of != owner {
             return None;
@@ -51,14 +51,14 @@ impl Extents {
     }
 
     /// True if a range lies within one of the owner's.
-    pub(super) fn contains(&self, owner: ConnectionId, offset: u64, bytes: u64) -> bool {
+    pub(crate) fn contains(&self, owner: ConnectionId, offset: u64, bytes: u64) -> bool {
         let Some(end) = offset.checked_add(bytes) else { return false };
         let last = self.reserved.range(..=offset).next_back();
         last.is_some_and(|(at, (of, len))| *of == owner && end <= at + len)
     }
 
     /// Frees all ranges of an owner; returns them.
-    pub(super) fn remove_owner(&mut self, owner: ConnectionId) -> Vec<(u64, u64)> {
+    pub(crate) fn remove_owner(&mut self, owner: ConnectionId) -> Vec<(u64, u64)> {
         let mut removed = Vec::new();
         self.reserved.retain(|at, (of, len)| {
             if *of == owner {

@@ -7,14 +7,14 @@ use crate::region::RegionHost;
 /// Interval of looks for the ends of commands that nobody watches, in nanoseconds.
 const LOOK_NS: u64 = 10_000_000;
 /// Length in bytes of the words in the region in which a recipient counts: bytes stored and loaded.
-pub(super) const WORDS_BYTES: u64 = 16;
+pub(crate) const WORDS_BYTES: u64 = 16;
 
 /// Counters of the device.
 ///
 /// It is busy from the first command on until all have ended. The ends of watched commands are
 /// noticed at once, those of others at the next end of a watched one, or within ten milliseconds.
 #[derive(Debug, Default)]
-pub(super) struct Activity {
+pub(crate) struct Activity {
     busy_ns: u64,
     busy_since_ns: Option<u64>,
     look_ns: Option<u64>,
@@ -36,7 +36,7 @@ impl Default for Ended {
 
 impl Activity {
     /// Takes note of commands that were enqueued.
-    pub(super) fn handle_commands(&mut self, now_ns: u64, commands: u64) {
+    pub(crate) fn handle_commands(&mut self, now_ns: u64, commands: u64) {
         if commands > 0 {
             self.commands += commands;
             self.busy_since_ns.get_or_insert(now_ns);
@@ -45,12 +45,12 @@ impl Activity {
     }
 
     /// True if it waits for the end of commands.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.busy_since_ns.is_some()
     }
 
     /// Takes note that no command is left.
-    pub(super) fn handle_idle(&mut self, now_ns: u64) {
+    pub(crate) fn handle_idle(&mut self, now_ns: u64) {
         if let Some(since_ns) = self.busy_since_ns.take() {
             self.busy_ns += now_ns.saturating_sub(since_ns);
         }
@@ -58,22 +58,22 @@ impl Activity {
     }
 
     /// Plans the next look at unwatched commands.
-    pub(super) fn look_again(&mut self, now_ns: u64) {
+    pub(crate) fn look_again(&mut self, now_ns: u64) {
         self.look_ns = Some(now_ns + LOOK_NS);
     }
 
     /// Returns the time of the next look; `None`: nothing is on its way.
-    pub(super) fn poll_look(&self) -> Option<u64> {
+    pub(crate) fn poll_look(&self) -> Option<u64> {
         self.look_ns
     }
 
     /// Adds what an ended connection has counted in the region.
-    pub(super) fn handle_end(&mut self, moved: Option<(u64, u64)>) {
+    pub(crate) fn handle_end(&mut self, moved: Option<(u64, u64)>) {
         self.ended.moved = sum(self.ended.moved, moved);
     }
 
     /// Returns the counters; `moved` is what each connection has counted.
-    pub(super) fn usage(
+    pub(crate) fn usage(
         &self,
         now_ns: u64,
         moved: impl Iterator<Item = Option<(u64, u64)>>,
@@ -96,13 +96,13 @@ fn sum(one: Option<(u64, u64)>, other: Option<(u64, u64)>) -> Option<(u64, u64)>
 }
 
 /// Reads the words of a connection.
-pub(super) fn moved(region: &RegionHost, words: Option<u64>) -> Option<(u64, u64)> {
+pub(crate) fn moved(region: &RegionHost, words: Option<u64>) -> Option<(u64, u64)> {
     let at = words?;
     Some((region.load_word(at)?, region.load_word(at + 8)?))
 }
 
 /// Owner of the words: connections cannot give them back.
-pub(super) const WORDS_OWNER: ConnectionId = ConnectionId(u64::MAX - 1);
+pub(crate) const WORDS_OWNER: ConnectionId = ConnectionId(u64::MAX - 1);
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 
 /// Error of a message that is not what its opcode says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("malformed OpenCL message")]
+#[error("malformed message")]
 pub struct Malformed;
 
 /// Takes values off the front of a message.
@@ -173,7 +173,7 @@ macro_rules! messages {
         #[derive(Clone, Debug, PartialEq)]
         pub struct $name $(<$life>)? { $($(#[$field_doc])* pub $field: $type,)* }
 
-        $crate::opencl::wire::code::messages!(@impl $name ($($life)?) {
+        $crate::stream::code::messages!(@impl $name ($($life)?) {
             fn take(from: &mut Reader<'a>) -> Result<Self, Malformed> {
                 Ok(Self { $($field: from.take()?,)* })
             }
@@ -181,7 +181,7 @@ macro_rules! messages {
                 $(self.$field.put(into);)*
             }
         });
-        $crate::opencl::wire::code::messages! { $($rest)* }
+        $crate::stream::code::messages! { $($rest)* }
     };
     (
         $(#[$doc:meta])*
@@ -198,7 +198,7 @@ macro_rules! messages {
             $($(#[$kind_doc])* $kind { $($(#[$field_doc])* $field: $type,)* },)*
         }
 
-        $crate::opencl::wire::code::messages!(@impl $name ($($life)?) {
+        $crate::stream::code::messages!(@impl $name ($($life)?) {
             fn take(from: &mut Reader<'a>) -> Result<Self, Malformed> {
                 match u16::take(from)? {
                     $($number => Ok(Self::$kind { $($field: from.take()?,)* }),)*
@@ -214,7 +214,7 @@ macro_rules! messages {
                 }
             }
         });
-        $crate::opencl::wire::code::messages! { $($rest)* }
+        $crate::stream::code::messages! { $($rest)* }
     };
     (@impl $name:ident () { $($body:tt)* }) => {
         impl<'a> Field<'a> for $name { $($body)* }

@@ -1,0 +1,9 @@
+//! A host's side of command streams.
+
+pub(crate) mod activity;
+mod extents;
+mod mail;
+
+pub(crate) use self::activity::Activity;
+pub(crate) use self::extents::Extents;
+pub(crate) use self::mail::Mail;
