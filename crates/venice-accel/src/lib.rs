@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod cuda;
 pub mod mailbox;
 pub mod opencl;
 pub mod pool;

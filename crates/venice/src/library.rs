@@ -24,6 +24,10 @@ pub const OPENCL: Library = Library {
     variable: "VENICE_OPENCL",
 };
 
+/// The CUDA client driver, which programs load as `libcuda.so.1` and `libnvidia-ml.so.1`.
+pub const CUDA: Library =
+    Library { name: "CUDA client driver", file: "libvenice_cuda.so", variable: "VENICE_CUDA" };
+
 impl Library {
     /// Returns the candidate paths: the one in the environment, else those beside the binary.
     fn places(&self) -> Vec<PathBuf> {

@@ -38,11 +38,11 @@ mod window;
 
 use std::process::ExitCode;
 
-use venice_accel::opencl::listing::{SUBCOMMAND as OPENCL_DEVICES, print_devices};
+use venice_accel::{cuda, opencl};
 
 /// Services that this program's hosts know.
 const SERVICES: &[venice_service::ServiceEntry] =
-    &[venice_service::echo::ENTRY, venice_accel::mailbox::ENTRY, venice_accel::opencl::ENTRY];
+    &[venice_service::echo::ENTRY, venice_accel::mailbox::ENTRY, opencl::ENTRY, cuda::ENTRY];
 
 fn main() -> ExitCode {
     // The hidden subcommands of agents come before any thread.
@@ -50,8 +50,11 @@ fn main() -> ExitCode {
     if word.as_ref().is_some_and(|word| word == "service-host") {
         return venice_service::host_main(SERVICES);
     }
-    if word.is_some_and(|word| word == OPENCL_DEVICES) {
-        return print_devices();
+    if word.as_ref().is_some_and(|word| word == opencl::listing::SUBCOMMAND) {
+        return opencl::listing::print_devices();
+    }
+    if word.is_some_and(|word| word == cuda::listing::SUBCOMMAND) {
+        return cuda::listing::print_devices();
     }
     std::process::exit(cli::main())
 }

@@ -116,17 +116,8 @@ fn driver_of(platform: &str) -> Option<&'static Driver> {
 /// Returns the host that serves a device of which `bytes` are granted. It has what the device's
 /// driver needs and this machine has.
 pub fn host_spec(device: &OpenClDevice, bytes: u64, secret: ServiceSecret) -> HostSpec {
-    let driver = driver_of(&device.platform).unwrap_or(&OTHER);
     let processors = std::thread::available_parallelism().map_or(1, |it| it.get() as u32);
-    let mut spec = HostSpec::new(super::SERVICE, secret);
-    spec.devices = [&["/dev/null"], driver.nodes].concat().into_iter().flat_map(nodes).collect();
-    spec.devices.sort_unstable();
-    spec.devices.dedup();
-    spec.read_paths = read_paths(driver.read_paths);
-    spec.executable_scratch = true;
-    spec.environment =
-        ENVIRONMENT.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    spec.calls = driver.calls.to_vec();
+    let mut spec = spec_for_platform(super::SERVICE, &device.platform, secret);
     spec.limits = HostLimits {
         memory_bytes: bytes.saturating_add(DRIVER_BYTES + Shape::default().region_bytes()),
         cpu_percent: if device.is_cpu() { 100 * processors } else { FEEDER_CPU_PERCENT },
@@ -138,9 +129,24 @@ pub fn host_spec(device: &OpenClDevice, bytes: u64, secret: ServiceSecret) -> Ho
         start_ms: 30_000,
         ..HostLimits::default()
     };
+    spec.options = OpenClOptions::new(device, bytes).to_text();
+    spec
+}
+
+/// Returns a spec with what the driver of a platform needs of this machine, without limits.
+pub(crate) fn spec_for_platform(service: &str, platform: &str, secret: ServiceSecret) -> HostSpec {
+    let driver = driver_of(platform).unwrap_or(&OTHER);
+    let mut spec = HostSpec::new(service, secret);
+    spec.devices = [&["/dev/null"], driver.nodes].concat().into_iter().flat_map(nodes).collect();
+    spec.devices.sort_unstable();
+    spec.devices.dedup();
+    spec.read_paths = read_paths(driver.read_paths);
+    spec.executable_scratch = true;
+    spec.environment =
+        ENVIRONMENT.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    spec.calls = driver.calls.to_vec();
     // Its environment names places of the empty root; what recipients compile must stay in there.
     spec.require = vec![Measure::EmptyRoot];
-    spec.options = OpenClOptions::new(device, bytes).to_text();
     spec
 }
 

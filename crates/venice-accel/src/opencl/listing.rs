@@ -100,7 +100,7 @@ pub fn devices_by(program: &Path) -> Result<Vec<OpenClDevice>, ListingError> {
 }
 
 /// Runs a command to its end.
-fn run(command: &mut Command) -> Result<ExitStatus, ListingError> {
+pub(crate) fn run(command: &mut Command) -> Result<ExitStatus, ListingError> {
     let mut child = command.spawn()?;
     let until = Instant::now() + LIMIT;
     loop {
@@ -116,18 +116,18 @@ fn run(command: &mut Command) -> Result<ExitStatus, ListingError> {
     }
 }
 
-fn text_of(file: &mut File) -> io::Result<String> {
+pub(crate) fn text_of(file: &mut File) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.rewind()?;
     file.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn last_line(text: &str) -> Option<&str> {
+pub(crate) fn last_line(text: &str) -> Option<&str> {
     text.lines().rev().map(str::trim).find(|line| !line.is_empty())
 }
 
-fn how(ended: ExitStatus, log: &str) -> String {
+pub(crate) fn how(ended: ExitStatus, log: &str) -> String {
     let how = match (ended.signal(), ended.code()) {
         (Some(signal), _) => format!("signal {signal}"),
         (None, code) => format!("exit code {}", code.unwrap_or(0)),

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use venice_accel::cuda;
+use venice_accel::cuda::found::CudaDevice;
 use venice_accel::opencl::found::OpenClDevice;
 use venice_accel::opencl::listing;
 
@@ -16,11 +18,13 @@ pub(crate) struct Host {
     pub(super) root: PathBuf,
     /// OpenCL devices, once they were listed, or the reason why they cannot be.
     opencl: Arc<OnceLock<Result<Vec<OpenClDevice>, String>>>,
+    /// CUDA devices, likewise.
+    cuda: Arc<OnceLock<Result<Vec<CudaDevice>, String>>>,
 }
 
 impl Default for Host {
     fn default() -> Self {
-        Self { root: PathBuf::from("/"), opencl: Arc::default() }
+        Self { root: PathBuf::from("/"), opencl: Arc::default(), cuda: Arc::default() }
     }
 }
 
@@ -56,6 +60,17 @@ impl Host {
         self.opencl.get_or_init(list).as_deref().map_err(Clone::clone)
     }
 
+    /// Returns the CUDA devices, by their numbers, as [`Host::opencl_devices`] does.
+    ///
+    /// # Errors
+    /// The reason why they cannot be listed.
+    pub(super) fn cuda_devices(&self) -> Result<&[CudaDevice], String> {
+        let list = || {
+            cuda::listing::devices_by(Path::new(LISTING_PROGRAM)).map_err(|error| error.to_string())
+        };
+        self.cuda.get_or_init(list).as_deref().map_err(Clone::clone)
+    }
+
     /// Returns the last component of a link's target.
     pub(super) fn link_name(&self, absolute: impl AsRef<Path>) -> Option<String> {
         let target = fs::read_link(self.path(absolute)).ok()?;
@@ -74,6 +89,11 @@ impl Host {
             fs::write(path, text).unwrap();
         }
         host
+    }
+
+    /// Gives it CUDA devices, or a reason why they cannot be listed.
+    pub(super) fn with_cuda(self, devices: Result<Vec<CudaDevice>, String>) -> Self {
+        Self { cuda: Arc::new(OnceLock::from(devices)), ..self }
     }
 
     /// Gives it OpenCL devices, or a reason why they cannot be listed.

@@ -69,6 +69,8 @@ pub(super) enum Thing {
     Pci(String),
     /// An OpenCL device by its number.
     OpenCl(usize),
+    /// A CUDA device by its number.
+    Cuda(usize),
 }
 
 impl fmt::Display for Thing {
@@ -80,6 +82,7 @@ impl fmt::Display for Thing {
             Self::Card(name) => write!(f, "network card {name}"),
             Self::Pci(address) => write!(f, "PCI device {address}"),
             Self::OpenCl(number) => write!(f, "OpenCL device {number}"),
+            Self::Cuda(number) => write!(f, "CUDA device {number}"),
         }
     }
 }
@@ -109,6 +112,12 @@ impl Identity {
             itself: [Thing::OpenCl(number)].into_iter().chain(pci).collect(),
             within: Vec::new(),
         }
+    }
+
+    /// Returns the identity of a CUDA device, with its PCI address if it has one.
+    pub(super) fn of_cuda(number: usize, pci: Option<&str>) -> Self {
+        let pci = pci.map(|address| Thing::Pci(address.to_owned()));
+        Self { itself: [Thing::Cuda(number)].into_iter().chain(pci).collect(), within: Vec::new() }
     }
 
     /// Returns the identity of a device that is named by a path; a missing one has none.

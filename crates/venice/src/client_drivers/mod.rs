@@ -1,6 +1,7 @@
 //! Client sides of services: how a program uses a granted device, for unchanged ones by a library.
 
 mod asking;
+mod cuda;
 mod mover;
 mod vendors;
 
@@ -43,12 +44,18 @@ struct ClientSide {
 }
 
 /// Services that have one. A program without it knows nothing of the loss of its device.
-const CLIENT_SIDES: [ClientSide; 2] = [
+const CLIENT_SIDES: [ClientSide; 3] = [
     ClientSide {
         service: opencl::SERVICE,
         driver: Some((library::OPENCL, vendors::install)),
         reports_loss: true,
         moves: true,
+    },
+    ClientSide {
+        service: venice_accel::cuda::SERVICE,
+        driver: Some((library::CUDA, cuda::install)),
+        reports_loss: true,
+        moves: false,
     },
     ClientSide { service: mailbox::NAME, driver: None, reports_loss: true, moves: false },
 ];

@@ -1,11 +1,11 @@
 //! Shared libraries that programs load.
 
 use super::{Finding, Mode};
-use crate::library::{Library, OPENCL, SHIM};
+use crate::library::{CUDA, Library, OPENCL, SHIM};
 
 /// Rows about the shim library and the OpenCL client driver.
 pub fn examine() -> Vec<Finding> {
-    vec![finding(&SHIM).needed_by(&[Mode::Paged, Mode::Window]), finding(&OPENCL)]
+    vec![finding(&SHIM).needed_by(&[Mode::Paged, Mode::Window]), finding(&OPENCL), finding(&CUDA)]
 }
 
 fn finding(library: &Library) -> Finding {

@@ -1,5 +1,6 @@
 //! `venice doctor`: checks this machine, and says what is missing and how to fix it.
 
+mod cuda;
 mod devices;
 mod facilities;
 mod finding;
@@ -60,6 +61,7 @@ fn examine() -> Vec<Finding> {
     findings.extend(hotplug::examine());
     findings.extend(devices::examine());
     findings.extend(opencl::examine());
+    findings.extend(cuda::examine());
     findings.extend(service_hosts::examine());
     // The verdicts on the modes come first.
     let mut rows = modes::verdicts(&findings);

@@ -1,13 +1,9 @@
 //! Watched commands: the driver's threads tell of their ends, the host's thread takes them in.
 
 use std::ffi::c_void;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use opencl_sys::{CL_COMPLETE, cl_event, cl_int, cl_mem};
-use rustix::event::{EventfdFlags, eventfd};
 use venice_service::ConnectionId;
 
 use super::build::Built;
@@ -54,39 +50,8 @@ pub(super) struct Watched {
     pub(super) is_last: bool,
 }
 
-/// Box of what threads bring, with a bell.
-#[derive(Debug)]
-pub(super) struct Inbox {
-    brought: Mutex<Vec<Brought>>,
-    is_rung: AtomicBool,
-    bell: OwnedFd,
-}
-
-impl Inbox {
-    pub(super) fn new() -> io::Result<Arc<Self>> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { brought: Mutex::default(), is_rung: AtomicBool::new(false), bell }))
-    }
-
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    pub(super) fn put(&self, brought: Brought) {
-        self.brought.lock().unwrap_or_else(PoisonError::into_inner).push(brought);
-        if !self.is_rung.swap(true, Ordering::AcqRel) {
-            // Fails only when the counter is full: then it is readable.
-            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
-        }
-    }
-
-    /// Takes all that was brought, and silences the bell.
-    pub(super) fn take(&self) -> Vec<Brought> {
-        let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
-        self.is_rung.store(false, Ordering::Release);
-        std::mem::take(&mut *self.brought.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
+/// Box of what threads bring.
+pub(super) type Inbox = crate::stream::host::Inbox<Brought>;
 
 /// Watches a command: the inbox gets it when it ends.
 ///

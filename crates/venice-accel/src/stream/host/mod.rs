@@ -2,8 +2,10 @@
 
 pub(crate) mod activity;
 mod extents;
+mod inbox;
 mod mail;
 
 pub(crate) use self::activity::Activity;
 pub(crate) use self::extents::Extents;
+pub(crate) use self::inbox::Inbox;
 pub(crate) use self::mail::Mail;

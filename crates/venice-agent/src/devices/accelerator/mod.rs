@@ -1,5 +1,6 @@
 //! GPUs and other accelerators, in families that differ by how they are named and served.
 
+mod cuda;
 mod emulated;
 mod opencl;
 mod real;
@@ -21,7 +22,7 @@ trait Family: DeviceClass {
 }
 
 /// The families.
-const FAMILIES: [&dyn Family; 3] = [&real::Real, &emulated::Emulated, &opencl::OpenCl];
+const FAMILIES: [&dyn Family; 4] = [&real::Real, &emulated::Emulated, &opencl::OpenCl, &cuda::Cuda];
 
 /// The class.
 pub(super) struct Class;
@@ -33,14 +34,14 @@ fn family(address: &str) -> &'static dyn Family {
 
 impl DeviceClass for Class {
     fn form(&self) -> &'static str {
-        "PATH[=SIZE], accelerator:opencl[NUMBER][=SIZE], accelerator:emulated[NUMBER]=FUNCTION@RATE or accelerator:emulated[NUMBER][=SIZE],SERVICE"
+        "PATH[=SIZE], accelerator:opencl[NUMBER][=SIZE], accelerator:cuda[NUMBER][=SIZE], accelerator:emulated[NUMBER]=FUNCTION@RATE or accelerator:emulated[NUMBER][=SIZE],SERVICE"
     }
 
     fn check_text(&self, offer: &Offer) -> Result<(), String> {
         if FAMILIES.iter().any(|family| family.has(&offer.address)) {
             return family(&offer.address).check_text(offer);
         }
-        Err("the path must begin with /, or name it opencl[NUMBER] or emulated[NUMBER]".to_owned())
+        Err("the path must begin with /, or name it opencl[NUMBER], cuda[NUMBER] or emulated[NUMBER]".to_owned())
     }
 
     fn probe(&self, host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
@@ -73,6 +74,13 @@ pub(super) fn is_emulated(kind: ResourceKind, address: &str) -> bool {
     kind == ResourceKind::Accelerator && emulated::Emulated.has(address)
 }
 
+/// Returns a name as one word: `pthread-haswell-amd-epyc`.
+fn slug(name: &str) -> String {
+    let lower = name.to_lowercase();
+    let words = lower.split(|it: char| !it.is_ascii_alphanumeric() && it != '.');
+    words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
+}
+
 /// Returns the number in a name of this stem, 0 if it has none: `opencl`, `opencl1`; `None` for
 /// another name.
 fn number_after(stem: &str, name: &str) -> Option<usize> {
@@ -96,7 +104,8 @@ mod tests {
 
     #[test]
     fn names_belong_to_one_family() {
-        for name in ["/dev/nvidia0", "opencl", "opencl12", "emulated", "emulated3"] {
+        for name in ["/dev/nvidia0", "opencl", "opencl12", "cuda", "cuda1", "emulated", "emulated3"]
+        {
             assert_eq!(FAMILIES.iter().filter(|family| family.has(name)).count(), 1, "{name}");
         }
         for name in ["nvidia0", "openclx", "opencl-1", "emulatedx", ""] {

@@ -7,7 +7,7 @@ use venice_control::ResourceSpec;
 use venice_service::{HostSpec, ServiceSecret};
 use venice_wire::ByteSize;
 
-use super::{Family, number_after};
+use super::{Family, number_after, slug};
 use crate::devices::class::{Candidate, DeviceClass};
 use crate::devices::host::Host;
 use crate::devices::identity::Identity;
@@ -113,13 +113,6 @@ fn capabilities(device: &OpenClDevice) -> Vec<String> {
     all.dedup();
     all.retain(|it| !it.is_empty());
     all
-}
-
-/// Returns a name as one word: `pthread-haswell-amd-epyc`.
-fn slug(name: &str) -> String {
-    let lower = name.to_lowercase();
-    let words = lower.split(|it: char| !it.is_ascii_alphanumeric() && it != '.');
-    words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
 }
 
 #[cfg(test)]
