@@ -1,0 +1,173 @@
+//! Devices: one for each grant.
+
+use std::ffi::{c_char, c_int, c_uint};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use venice_accel::cuda::SERVICE;
+use venice_rack::types::ServiceAccess;
+
+use crate::call::*;
+use crate::link::Link;
+
+/// Variables that name the grants, and their nodes.
+const ENDPOINTS: &str = "VENICE_GRANT_ENDPOINTS";
+const NODES: &str = "VENICE_GRANT_NODE";
+/// Attributes of what no remote device can do, which are told as 0: mapped and managed memory,
+/// pageable access, cooperation of processes and devices, virtual memory and pools.
+const ABSENT: [c_int; 20] =
+    [19, 83, 84, 88, 89, 91, 92, 93, 95, 96, 99, 100, 101, 102, 103, 104, 115, 116, 119, 124];
+
+/// A device.
+pub struct Device {
+    pub number: c_int,
+    pub link: Arc<Link>,
+    /// Handle of the primary context.
+    pub primary: OnceLock<usize>,
+    uses: AtomicI64,
+}
+
+static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
+
+impl Device {
+    /// Counts a use of the primary context.
+    pub fn add_use(&self, uses: i64) {
+        self.uses.fetch_add(uses, Ordering::Relaxed);
+    }
+
+    /// Counts a use less; false if there is none.
+    pub fn remove_use(&self) -> bool {
+        let less = |uses| (uses > 0).then_some(uses - 1);
+        self.uses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
+    /// Returns the uses of the primary context.
+    pub fn uses(&self) -> i64 {
+        self.uses.load(Ordering::Relaxed)
+    }
+
+    /// Returns an attribute.
+    pub fn attribute(&self, name: c_int) -> Option<c_int> {
+        let known = self.link.description.attributes.iter().find(|it| it.name == name)?;
+        Some(if ABSENT.contains(&name) { 0 } else { known.value })
+    }
+}
+
+/// Opens the links of all grants, once.
+pub fn devices() -> &'static [Device] {
+    DEVICES.get_or_init(|| {
+        let text = std::env::var(ENDPOINTS).unwrap_or_default();
+        let nodes = std::env::var(NODES).unwrap_or_default();
+        let nodes: Vec<_> = nodes.split(',').collect();
+        let granted: Vec<Option<ServiceAccess>> = serde_json::from_str(&text).unwrap_or_default();
+        let mut all = Vec::new();
+        for (at, access) in granted.iter().enumerate() {
+            let Some(access) = access.as_ref().filter(|access| access.service == SERVICE) else {
+                continue;
+            };
+            let node = nodes.get(at).copied().unwrap_or("an unknown node");
+            match Link::open(access) {
+                Ok(link) => all.push(Device {
+                    number: all.len() as c_int,
+                    link,
+                    primary: OnceLock::new(),
+                    uses: AtomicI64::new(0),
+                }),
+                Err(error) => eprintln!("venice: accelerator at {node} cannot be used: {error}"),
+            }
+        }
+        all
+    })
+}
+
+/// Fails before `cuInit`.
+pub fn initialized() -> Done {
+    DEVICES.get().map(drop).ok_or(NOT_INITIALIZED)
+}
+
+/// Returns the device of a number.
+pub fn device(number: c_int) -> Done<&'static Device> {
+    initialized()?;
+    let at = usize::try_from(number).map_err(|_| INVALID_DEVICE)?;
+    devices().get(at).ok_or(INVALID_DEVICE)
+}
+
+exported! {
+    fn cuInit(flags: c_uint) {
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        if devices().is_empty() { Err(NO_DEVICE) } else { Ok(()) }
+    }
+
+    fn cuDriverGetVersion(version: *mut c_int) {
+        let lowest = devices().iter().map(|it| it.link.description.version).min();
+        // SAFETY: the program passes room for a result, here and below.
+        unsafe { put(version, lowest.unwrap_or(0)) }
+    }
+
+    fn cuDeviceGetCount(count: *mut c_int) {
+        initialized()?;
+        // SAFETY: as above.
+        unsafe { put(count, devices().len() as c_int) }
+    }
+
+    fn cuDeviceGet(at: *mut c_int, number: c_int) {
+        let device = device(number)?;
+        // SAFETY: as above.
+        unsafe { put(at, device.number) }
+    }
+
+    fn cuDeviceGetName(name: *mut c_char, room: c_int, number: c_int) {
+        let device = device(number)?;
+        let room = usize::try_from(room).map_err(|_| INVALID_VALUE)?;
+        // SAFETY: as above.
+        unsafe { put_text(&device.link.description.name, name, room) }
+    }
+
+    fn cuDeviceGetUuid(uuid: *mut [u8; 16], number: c_int) {
+        let device = device(number)?;
+        // SAFETY: as above.
+        unsafe { put(uuid, device.link.description.uuid) }
+    }
+
+    fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], number: c_int) {
+        let device = device(number)?;
+        // SAFETY: as above.
+        unsafe { put(uuid, device.link.description.uuid) }
+    }
+
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, number: c_int) {
+        let device = device(number)?;
+        // SAFETY: as above.
+        unsafe { put(bytes, device.link.description.bytes as usize) }
+    }
+
+    fn cuDeviceGetAttribute(value: *mut c_int, name: c_int, number: c_int) {
+        let told = device(number)?.attribute(name).ok_or(INVALID_VALUE)?;
+        // SAFETY: as above.
+        unsafe { put(value, told) }
+    }
+
+    fn cuDeviceGetPCIBusId(text: *mut c_char, room: c_int, number: c_int) {
+        let device = device(number)?;
+        let room = usize::try_from(room).map_err(|_| INVALID_VALUE)?;
+        // SAFETY: as above.
+        unsafe { put_text(&device.link.description.pci, text, room) }
+    }
+
+    fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, number: c_int) {
+        let device = device(number)?;
+        // SAFETY: as above.
+        unsafe { put(major, device.attribute(75).unwrap_or(0)) }?;
+        // SAFETY: as above.
+        unsafe { put(minor, device.attribute(76).unwrap_or(0)) }
+    }
+
+    fn cuDeviceCanAccessPeer(can: *mut c_int, number: c_int, peer: c_int) {
+        device(number)?;
+        device(peer)?;
+        // SAFETY: as above.
+        unsafe { put(can, 0) }
+    }
+}

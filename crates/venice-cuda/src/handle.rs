@@ -1,0 +1,91 @@
+//! Handles of the program.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+
+use crate::call::{Done, INVALID_CONTEXT, INVALID_HANDLE};
+use crate::context::Context;
+use crate::module::{Function, Module};
+use crate::stream::{Event, Stream};
+
+/// An object with a handle.
+#[derive(Clone)]
+pub enum Object {
+    Context(Arc<Context>),
+    Module(Arc<Module>),
+    Function(Arc<Function>),
+    Stream(Arc<Stream>),
+    Event(Arc<Event>),
+}
+
+static OBJECTS: LazyLock<RwLock<HashMap<usize, Object>>> = LazyLock::new(RwLock::default);
+static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
+
+/// Gives an object a handle.
+pub fn add(object: Object) -> usize {
+    let handle = NEXT.fetch_add(16, Ordering::Relaxed);
+    OBJECTS.write().unwrap_or_else(PoisonError::into_inner).insert(handle, object);
+    handle
+}
+
+/// Takes a handle's object away.
+pub fn remove(handle: usize) {
+    OBJECTS.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+}
+
+fn get(handle: usize) -> Option<Object> {
+    OBJECTS.read().unwrap_or_else(PoisonError::into_inner).get(&handle).cloned()
+}
+
+/// Takes away, and returns, the objects that are made in a context.
+pub fn remove_of(context: usize) -> Vec<Object> {
+    let is_its = |object: &Object| match object {
+        Object::Context(_) => false,
+        Object::Module(module) => module.context == context,
+        Object::Function(function) => function.context == context,
+        Object::Stream(stream) => stream.context == context,
+        Object::Event(event) => event.context == context,
+    };
+    let mut objects = OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
+    objects.extract_if(|_, object| is_its(object)).map(|(_, object)| object).collect()
+}
+
+macro_rules! finders {
+    ($($(#[$doc:meta])* $name:ident: $kind:ident, $error:ident;)*) => {
+        $(
+            $(#[$doc])*
+            pub fn $name(handle: usize) -> Done<Arc<$kind>> {
+                match get(handle) {
+                    Some(Object::$kind(object)) => Ok(object),
+                    Some(
+                        Object::Context(_)
+                        | Object::Module(_)
+                        | Object::Function(_)
+                        | Object::Stream(_)
+                        | Object::Event(_),
+                    )
+                    | None => Err($error),
+                }
+            }
+        )*
+    };
+}
+
+#[allow(unreachable_patterns, reason = "each finder names all kinds")]
+mod finders {
+    use super::*;
+    finders! {
+        /// Finds a context.
+        context: Context, INVALID_CONTEXT;
+        /// Finds a module.
+        module: Module, INVALID_HANDLE;
+        /// Finds a function.
+        function: Function, INVALID_HANDLE;
+        /// Finds a stream that was made.
+        stream: Stream, INVALID_HANDLE;
+        /// Finds an event.
+        event: Event, INVALID_HANDLE;
+    }
+}
+pub use finders::{context, event, function, module, stream};

@@ -1,0 +1,189 @@
+//! Streams and events.
+
+use std::ffi::{c_int, c_uint};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use venice_accel::cuda::wire::{Awaited, Command, Elapsed, encode, opcode};
+
+use crate::call::*;
+use crate::context::{Current, current};
+use crate::handle::{self, Object};
+
+/// Flag of a stream that does not wait for the default one.
+const NON_BLOCKING: c_uint = 1;
+
+/// A stream.
+pub struct Stream {
+    pub id: u64,
+    pub context: usize,
+    flags: c_uint,
+    priority: c_int,
+}
+
+/// An event.
+pub struct Event {
+    pub id: u64,
+    pub context: usize,
+    /// Copies that come before it; `None`: it was never recorded.
+    copies: Mutex<Option<Vec<u64>>>,
+}
+
+impl Event {
+    fn copies(&self) -> Option<Vec<u64>> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Returns the id of a stream. The default stream of a thread is the one of all: its commands wait
+/// for more than they need.
+pub fn id_of(_current: &Current, stream: usize) -> Done<u64> {
+    if stream <= 2 { Ok(0) } else { Ok(handle::stream(stream)?.id) }
+}
+
+fn create(at: *mut usize, flags: c_uint, priority: c_int) -> Done {
+    let current = current()?;
+    if flags & !NON_BLOCKING != 0 {
+        return Err(INVALID_VALUE);
+    }
+    let (link, context) = (current.link(), current.handle);
+    if flags & NON_BLOCKING != 0 {
+        link.add_free_stream()?;
+    }
+    let id = link.new_id();
+    link.submit(&Command::CreateStream { id, flags, priority })?;
+    let stream = Arc::new(Stream { id, context, flags, priority });
+    // SAFETY: the program passes room for a handle.
+    unsafe { put(at, handle::add(Object::Stream(stream))) }
+}
+
+fn record(event: usize, stream: usize) -> Done {
+    let current = current()?;
+    let event = handle::event(event)?;
+    let stream = id_of(&current, stream)?;
+    let copies = current.link().copies_before(stream);
+    *event.copies.lock().unwrap_or_else(PoisonError::into_inner) = Some(copies);
+    current.link().submit(&Command::Record { event: event.id, stream })
+}
+
+/// Turns a code of the host into a result.
+fn told(code: Code) -> Done {
+    if code == SUCCESS { Ok(()) } else { Err(code) }
+}
+
+exported! {
+    fn cuStreamCreate(at: *mut usize, flags: c_uint) {
+        create(at, flags, 0)
+    }
+
+    fn cuStreamCreateWithPriority(at: *mut usize, flags: c_uint, priority: c_int) {
+        create(at, flags, priority)
+    }
+
+    fn cuStreamDestroy_v2(stream: usize) {
+        let current = current()?;
+        let its = handle::stream(stream)?;
+        handle::remove(stream);
+        current.link().submit(&Command::Release { id: its.id })
+    }
+
+    fn cuStreamGetFlags(stream: usize, flags: *mut c_uint) {
+        let told = if stream <= 2 { 0 } else { handle::stream(stream)?.flags };
+        // SAFETY: the program passes room for a result, here and below.
+        unsafe { put(flags, told) }
+    }
+
+    fn cuStreamGetPriority(stream: usize, priority: *mut c_int) {
+        let told = if stream <= 2 { 0 } else { handle::stream(stream)?.priority };
+        // SAFETY: as above.
+        unsafe { put(priority, told) }
+    }
+
+    fn cuStreamGetCtx(stream: usize, context: *mut usize) {
+        let told = if stream <= 2 { current()?.handle } else { handle::stream(stream)?.context };
+        // SAFETY: as above.
+        unsafe { put(context, told) }
+    }
+
+    fn cuStreamIsCapturing(_stream: usize, status: *mut c_int) {
+        current()?;
+        // SAFETY: as above.
+        unsafe { put(status, 0) }
+    }
+
+    fn cuStreamSynchronize(stream: usize) {
+        let current = current()?;
+        let id = id_of(&current, stream)?;
+        current.link().wait_for_stream(id)
+    }
+
+    fn cuStreamQuery(stream: usize) {
+        let current = current()?;
+        let id = id_of(&current, stream)?;
+        let copies = current.link().copies_before(id);
+        told(current.link().call(opcode::QUERY, &encode(&Awaited::Stream { id }))?)?;
+        if current.link().have_ended(&copies) { Ok(()) } else { Err(NOT_READY) }
+    }
+
+    fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) {
+        let current = current()?;
+        let id = id_of(&current, stream)?;
+        let event = handle::event(event)?;
+        if let Some(copies) = event.copies() {
+            current.link().put_before(id, &copies);
+        }
+        current.link().submit(&Command::WaitEvent { stream: id, event: event.id })
+    }
+
+    fn cuEventCreate(at: *mut usize, flags: c_uint) {
+        let current = current()?;
+        let (link, context) = (current.link(), current.handle);
+        let id = link.new_id();
+        link.submit(&Command::CreateEvent { id, flags })?;
+        let event = Arc::new(Event { id, context, copies: Mutex::default() });
+        // SAFETY: as above.
+        unsafe { put(at, handle::add(Object::Event(event))) }
+    }
+
+    fn cuEventDestroy_v2(event: usize) {
+        let current = current()?;
+        let its = handle::event(event)?;
+        handle::remove(event);
+        current.link().stream.release(its.id);
+        Ok(())
+    }
+
+    fn cuEventRecord(event: usize, stream: usize) {
+        record(event, stream)
+    }
+
+    fn cuEventRecordWithFlags(event: usize, stream: usize, _flags: c_uint) {
+        record(event, stream)
+    }
+
+    fn cuEventSynchronize(event: usize) {
+        let current = current()?;
+        let event = handle::event(event)?;
+        match event.copies() {
+            Some(copies) => current.link().wait(&Awaited::Event { id: event.id }, &copies),
+            None => Ok(()),
+        }
+    }
+
+    fn cuEventQuery(event: usize) {
+        let current = current()?;
+        let event = handle::event(event)?;
+        let Some(copies) = event.copies() else { return Ok(()) };
+        let awaited = Awaited::Event { id: event.id };
+        told(current.link().call(opcode::QUERY, &encode(&awaited))?)?;
+        if current.link().have_ended(&copies) { Ok(()) } else { Err(NOT_READY) }
+    }
+
+    fn cuEventElapsedTime(ms: *mut f32, start: usize, end: usize) {
+        let current = current()?;
+        let ids = [handle::event(start)?.id, handle::event(end)?.id];
+        let elapsed: Elapsed = current.link().call(opcode::ELAPSED, &encode(&ids))?;
+        told(elapsed.status)?;
+        // SAFETY: as above.
+        unsafe { put(ms, f32::from_bits(elapsed.ms)) }
+    }
+}
