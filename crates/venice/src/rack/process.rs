@@ -60,7 +60,8 @@ pub fn find_all(dir: &RunDir) -> Vec<Identity> {
 }
 
 /// Starts this program as a daemon: without a terminal, log to `name`'s file, without the caller's
-/// VENICE_ settings (they could not override flags, but add to them).
+/// VENICE_ settings (they could not override flags, but add to them), but those of the log and of a
+/// stand-in for the CUDA driver.
 pub fn spawn(dir: &RunDir, name: &str, arguments: &[String]) -> anyhow::Result<Child> {
     dir.create_process_dir(name)?;
     let log_path = dir.log_path(name);
@@ -75,7 +76,8 @@ pub fn spawn(dir: &RunDir, name: &str, arguments: &[String]) -> anyhow::Result<C
     command.stdout(log.try_clone()?).stderr(log);
     for (key, _) in std::env::vars_os() {
         let of_venice = key.to_string_lossy().starts_with("VENICE_");
-        if of_venice && key != venice_cli::log::LOG_VARIABLE {
+        let is_kept = [venice_cli::log::LOG_VARIABLE, venice_accel::cuda::library::VARIABLE];
+        if of_venice && is_kept.iter().all(|kept| key != *kept) {
             command.env_remove(key);
         }
     }
