@@ -18,9 +18,9 @@ help: ## Show this list
 setup: ## Install what is missing here (Debian packages; needs root only if something is)
 	@scripts/setup.sh test
 
-build: ## Build the binary, its shim, the OpenCL driver and the libraries into target/release
+build: ## Build the binary, its shim, the OpenCL and CUDA drivers and the libraries into target/release
 	@scripts/setup.sh build
-	$(CARGO) build --release --locked -p venice -p venice-preload -p venice-opencl -p venice-c -p venice-py
+	$(CARGO) build --release --locked -p venice -p venice-preload -p venice-opencl -p venice-cuda -p venice-c -p venice-py
 
 lab: ## Build venice-lab, which `venice bench|paper|sim|model` run, into target/release
 	@scripts/setup.sh build

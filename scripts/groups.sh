@@ -48,7 +48,7 @@ with_last_release() {
     export VENICE_LAST_RELEASE
 }
 
-build_release() { run 40m cargo build --release --locked -p venice -p venice-preload -p venice-opencl -p venice-c -p venice-py -p venice-lab; }
+build_release() { run 40m cargo build --release --locked -p venice -p venice-preload -p venice-opencl -p venice-cuda -p venice-c -p venice-py -p venice-lab; }
 
 # Real programs run on the release build, as users would run them, and one at a time: each is bounded by its
 # own rack, not by its neighbours.
@@ -76,6 +76,7 @@ group_programs() { of_programs programs::; }
 group_racks() { of_programs racks::; }
 group_daemons() {
     with_last_release
+    run 40m cargo build --locked -p venice-cuda -p venice-fake-cuda
     whole -p venice-control -p venice-store -p venice-monitor -p venice-service -p venice-accel -p venice-agent \
         -p venice-recipient -p venice
 }

@@ -60,6 +60,7 @@ install_all() {
     install_stripped venice bin/venice
     install_stripped libvenice_preload.so lib/venice/libvenice_preload.so
     install_stripped libvenice_opencl.so lib/venice/libvenice_opencl.so
+    install_stripped libvenice_cuda.so lib/venice/libvenice_cuda.so
     install_library
     local unit
     for unit in packaging/systemd/*.service; do

@@ -20,6 +20,7 @@ git rev-parse --verify --quiet "$base^{commit}" >/dev/null || { echo "touched: n
         crates/venice-memory/*) echo "simulation programs window swap verbs bindings" ;;
         crates/venice-accel/*) echo "daemons programs fuzz" ;;
         crates/venice-opencl/*) echo "programs" ;;
+        crates/venice-cuda/* | crates/venice-fake-cuda/*) echo "daemons" ;;
         crates/venice-preload/*) echo "programs window" ;;
         crates/venice-swap/* | crates/venice-fuse/*) echo "swap programs" ;;
         crates/venice-control/* | crates/venice-store/* | crates/venice-monitor/*) echo "daemons kill-loops" ;;

@@ -157,7 +157,10 @@ exported! {
         if address == 0 {
             return Ok(());
         }
-        if !current.link().remove_memory(address) {
+        let is_allocated = |(start, it): &(u64, Allocation)| *start == address && it.context != 0;
+        if current.link().memory_at(address, 0).filter(is_allocated).is_none()
+            || !current.link().remove_memory(address)
+        {
             return Err(INVALID_VALUE);
         }
         current.link().submit(&Command::Free { address })

@@ -1,7 +1,7 @@
 //! Modules, their functions, launches.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use venice_accel::cuda::wire::{
     Allocated, Blob, Command, FunctionInfo, GlobalRequest, LoadRequest, Loaded, decode, encode,
@@ -10,6 +10,7 @@ use venice_accel::cuda::wire::{
 
 use crate::call::*;
 use crate::context::current;
+use crate::device::Device;
 use crate::handle::{self, Object};
 use crate::link::Allocation;
 use crate::stream::id_of;
@@ -29,12 +30,16 @@ const FUNCTION_THREADS: c_int = 0;
 pub struct Module {
     pub id: u64,
     pub context: usize,
+    device: &'static Device,
     functions: Vec<(String, usize)>,
+    /// Addresses of global variables that the program has asked for.
+    globals: Mutex<Vec<u64>>,
 }
 
 /// A kernel.
 pub struct Function {
     pub context: usize,
+    device: &'static Device,
     info: FunctionInfo,
     name: CString,
     module: std::sync::OnceLock<usize>,
@@ -112,7 +117,7 @@ unsafe fn load(module: *mut usize, image: *const u8) -> Done {
     if loaded.status != SUCCESS {
         return Err(loaded.status);
     }
-    let context = current.handle;
+    let (context, device) = (current.handle, current.device);
     let (mut functions, mut made) = (Vec::new(), Vec::new());
     for info in loaded.functions {
         let end = |it: &venice_accel::cuda::wire::Place| (it.offset + it.bytes) as usize;
@@ -120,11 +125,17 @@ unsafe fn load(module: *mut usize, image: *const u8) -> Done {
         let name = info.name.clone();
         let c_name = CString::new(name.as_str()).map_err(|_| UNKNOWN)?;
         let module = std::sync::OnceLock::new();
-        let function = Arc::new(Function { context, info, name: c_name, module, bytes });
+        let function = Arc::new(Function { context, device, info, name: c_name, module, bytes });
         functions.push((name, handle::add(Object::Function(Arc::clone(&function)))));
         made.push(function);
     }
-    let new = handle::add(Object::Module(Arc::new(Module { id, context, functions })));
+    let new = handle::add(Object::Module(Arc::new(Module {
+        id,
+        context,
+        device,
+        functions,
+        globals: Mutex::default(),
+    })));
     for function in made {
         let _ = function.module.set(new);
     }
@@ -197,11 +208,14 @@ exported! {
     }
 
     fn cuModuleUnload(module: usize) {
-        let current = current()?;
         let its = handle::module(module)?;
+        let link = &its.device.link;
+        for address in its.globals.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            link.remove_memory(address);
+        }
         its.functions.iter().for_each(|(_, function)| handle::remove(*function));
         handle::remove(module);
-        current.link().stream.release(its.id);
+        link.stream.release(its.id);
         Ok(())
     }
 
@@ -231,18 +245,19 @@ exported! {
     }
 
     fn cuModuleGetGlobal_v2(at: *mut u64, len: *mut usize, module: usize, name: *const c_char) {
-        let current = current()?;
         let its = handle::module(module)?;
+        let link = &its.device.link;
         // SAFETY: as above.
         let name = unsafe { text(name) }?;
         let request = GlobalRequest { module: its.id, name };
-        let found: Allocated = current.link().call(opcode::GLOBAL, &encode(&request))?;
+        let found: Allocated = link.call(opcode::GLOBAL, &encode(&request))?;
         if found.status != SUCCESS {
             return Err(found.status);
         }
         let Allocated { address, bytes, .. } = found;
         // Copies to it are checked like those to other memory.
-        current.link().add_memory(address, Allocation { bytes, context: 0 });
+        link.add_memory(address, Allocation { bytes, context: 0 });
+        its.globals.lock().unwrap_or_else(PoisonError::into_inner).push(address);
         // SAFETY: as above.
         unsafe { put_if(at, address) };
         // SAFETY: as above.
@@ -301,6 +316,9 @@ exported! {
     ) {
         let current = current()?;
         let function = handle::function(function)?;
+        if function.device.number != current.device.number {
+            return Err(INVALID_HANDLE);
+        }
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let is_within = |all: [c_uint; 3], limits: [c_int; 3]| {
             all.iter().zip(limits).all(|(size, limit)| {

@@ -7,6 +7,7 @@ use venice_accel::cuda::wire::{Awaited, Command, Elapsed, encode, opcode};
 
 use crate::call::*;
 use crate::context::{Current, current};
+use crate::device::Device;
 use crate::handle::{self, Object};
 
 /// Flag of a stream that does not wait for the default one.
@@ -16,6 +17,7 @@ const NON_BLOCKING: c_uint = 1;
 pub struct Stream {
     pub id: u64,
     pub context: usize,
+    device: &'static Device,
     flags: c_uint,
     priority: c_int,
 }
@@ -24,6 +26,7 @@ pub struct Stream {
 pub struct Event {
     pub id: u64,
     pub context: usize,
+    device: &'static Device,
     /// Copies that come before it; `None`: it was never recorded.
     copies: Mutex<Option<Vec<u64>>>,
 }
@@ -35,9 +38,32 @@ impl Event {
 }
 
 /// Returns the id of a stream. The default stream of a thread is the one of all: its commands wait
-/// for more than they need.
-pub fn id_of(_current: &Current, stream: usize) -> Done<u64> {
-    if stream <= 2 { Ok(0) } else { Ok(handle::stream(stream)?.id) }
+/// for more than they need. A stream of another device is none.
+pub fn id_of(current: &Current, stream: usize) -> Done<u64> {
+    if stream <= 2 {
+        return Ok(0);
+    }
+    let stream = handle::stream(stream)?;
+    if stream.device.number == current.device.number { Ok(stream.id) } else { Err(INVALID_HANDLE) }
+}
+
+/// Returns a stream's device and its id, whatever device is the current one.
+fn stream_of(stream: usize) -> Done<(&'static Device, u64)> {
+    let (device, id) = match stream {
+        0..=2 => (current()?.device, 0),
+        made => {
+            let its = handle::stream(made)?;
+            (its.device, its.id)
+        }
+    };
+    device.link.check()?;
+    Ok((device, id))
+}
+
+/// Returns an event of the current device.
+fn event_here(current: &Current, event: usize) -> Done<Arc<Event>> {
+    let event = handle::event(event)?;
+    if event.device.number == current.device.number { Ok(event) } else { Err(INVALID_HANDLE) }
 }
 
 fn create(at: *mut usize, flags: c_uint, priority: c_int) -> Done {
@@ -45,20 +71,20 @@ fn create(at: *mut usize, flags: c_uint, priority: c_int) -> Done {
     if flags & !NON_BLOCKING != 0 {
         return Err(INVALID_VALUE);
     }
-    let (link, context) = (current.link(), current.handle);
+    let (link, context, device) = (current.link(), current.handle, current.device);
     if flags & NON_BLOCKING != 0 {
         link.add_free_stream()?;
     }
     let id = link.new_id();
     link.submit(&Command::CreateStream { id, flags, priority })?;
-    let stream = Arc::new(Stream { id, context, flags, priority });
+    let stream = Arc::new(Stream { id, context, device, flags, priority });
     // SAFETY: the program passes room for a handle.
     unsafe { put(at, handle::add(Object::Stream(stream))) }
 }
 
 fn record(event: usize, stream: usize) -> Done {
     let current = current()?;
-    let event = handle::event(event)?;
+    let event = event_here(&current, event)?;
     let stream = id_of(&current, stream)?;
     let copies = current.link().copies_before(stream);
     *event.copies.lock().unwrap_or_else(PoisonError::into_inner) = Some(copies);
@@ -80,10 +106,9 @@ exported! {
     }
 
     fn cuStreamDestroy_v2(stream: usize) {
-        let current = current()?;
         let its = handle::stream(stream)?;
         handle::remove(stream);
-        current.link().submit(&Command::Release { id: its.id })
+        its.device.link.submit(&Command::Release { id: its.id })
     }
 
     fn cuStreamGetFlags(stream: usize, flags: *mut c_uint) {
@@ -111,23 +136,28 @@ exported! {
     }
 
     fn cuStreamSynchronize(stream: usize) {
-        let current = current()?;
-        let id = id_of(&current, stream)?;
-        current.link().wait_for_stream(id)
+        let (device, id) = stream_of(stream)?;
+        device.link.wait_for_stream(id)
     }
 
     fn cuStreamQuery(stream: usize) {
-        let current = current()?;
-        let id = id_of(&current, stream)?;
-        let copies = current.link().copies_before(id);
-        told(current.link().call(opcode::QUERY, &encode(&Awaited::Stream { id }))?)?;
-        if current.link().have_ended(&copies) { Ok(()) } else { Err(NOT_READY) }
+        let (device, id) = stream_of(stream)?;
+        let copies = device.link.copies_before(id);
+        told(device.link.call(opcode::QUERY, &encode(&Awaited::Stream { id }))?)?;
+        if device.link.have_ended(&copies) { Ok(()) } else { Err(NOT_READY) }
     }
 
     fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) {
         let current = current()?;
         let id = id_of(&current, stream)?;
         let event = handle::event(event)?;
+        if event.device.number != current.device.number {
+            // The devices do not know each other's events: the program waits in their place.
+            return match event.copies() {
+                Some(copies) => event.device.link.wait(&Awaited::Event { id: event.id }, &copies),
+                None => Ok(()),
+            };
+        }
         if let Some(copies) = event.copies() {
             current.link().put_before(id, &copies);
         }
@@ -136,19 +166,18 @@ exported! {
 
     fn cuEventCreate(at: *mut usize, flags: c_uint) {
         let current = current()?;
-        let (link, context) = (current.link(), current.handle);
+        let (link, context, device) = (current.link(), current.handle, current.device);
         let id = link.new_id();
         link.submit(&Command::CreateEvent { id, flags })?;
-        let event = Arc::new(Event { id, context, copies: Mutex::default() });
+        let event = Arc::new(Event { id, context, device, copies: Mutex::default() });
         // SAFETY: as above.
         unsafe { put(at, handle::add(Object::Event(event))) }
     }
 
     fn cuEventDestroy_v2(event: usize) {
-        let current = current()?;
         let its = handle::event(event)?;
         handle::remove(event);
-        current.link().stream.release(its.id);
+        its.device.link.stream.release(its.id);
         Ok(())
     }
 
@@ -161,27 +190,28 @@ exported! {
     }
 
     fn cuEventSynchronize(event: usize) {
-        let current = current()?;
         let event = handle::event(event)?;
         match event.copies() {
-            Some(copies) => current.link().wait(&Awaited::Event { id: event.id }, &copies),
+            Some(copies) => event.device.link.wait(&Awaited::Event { id: event.id }, &copies),
             None => Ok(()),
         }
     }
 
     fn cuEventQuery(event: usize) {
-        let current = current()?;
         let event = handle::event(event)?;
         let Some(copies) = event.copies() else { return Ok(()) };
-        let awaited = Awaited::Event { id: event.id };
-        told(current.link().call(opcode::QUERY, &encode(&awaited))?)?;
-        if current.link().have_ended(&copies) { Ok(()) } else { Err(NOT_READY) }
+        let (link, awaited) = (&event.device.link, Awaited::Event { id: event.id });
+        told(link.call(opcode::QUERY, &encode(&awaited))?)?;
+        if link.have_ended(&copies) { Ok(()) } else { Err(NOT_READY) }
     }
 
     fn cuEventElapsedTime(ms: *mut f32, start: usize, end: usize) {
-        let current = current()?;
-        let ids = [handle::event(start)?.id, handle::event(end)?.id];
-        let elapsed: Elapsed = current.link().call(opcode::ELAPSED, &encode(&ids))?;
+        let (start, end) = (handle::event(start)?, handle::event(end)?);
+        if start.device.number != end.device.number {
+            return Err(INVALID_HANDLE);
+        }
+        let ids = [start.id, end.id];
+        let elapsed: Elapsed = start.device.link.call(opcode::ELAPSED, &encode(&ids))?;
         told(elapsed.status)?;
         // SAFETY: as above.
         unsafe { put(ms, f32::from_bits(elapsed.ms)) }

@@ -153,6 +153,8 @@ mod tests {
             "devices to lend",
             "OpenCL",
             "OpenCL client driver",
+            "CUDA client driver",
+            "CUDA",
             "service hosts",
         ] {
             assert!(findings.iter().any(|f| f.check == what), "no row about {what}");

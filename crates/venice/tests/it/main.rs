@@ -7,6 +7,7 @@ mod bench_placement;
 mod clock_jumps;
 mod command_line;
 mod common;
+mod cuda;
 mod daemons;
 mod devices;
 mod drain;

@@ -85,7 +85,13 @@ fn drop_in_lets_hosts_confine_themselves() {
 fn install(folder: &Path, words: &[&str]) -> Output {
     let built = folder.join("built");
     fs::create_dir_all(&built).unwrap();
-    let libraries = ["libvenice_preload.so", "libvenice_opencl.so", "libvenice.so", "libvenice.a"];
+    let libraries = [
+        "libvenice_preload.so",
+        "libvenice_opencl.so",
+        "libvenice_cuda.so",
+        "libvenice.so",
+        "libvenice.a",
+    ];
     for name in ["venice"].into_iter().chain(libraries) {
         fs::copy("/bin/true", built.join(name)).unwrap();
     }

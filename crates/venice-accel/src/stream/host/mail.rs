@@ -1,4 +1,4 @@
-//! What a connection is still to be told: notices, and answers that wait for company.
+//! Messages for a connection that have not left: notices, and answers that go with others.
 
 use std::collections::VecDeque;
 

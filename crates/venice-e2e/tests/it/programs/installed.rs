@@ -39,9 +39,11 @@ fn installed_venice_finds_its_shim() {
     let said: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
     let rows = said.as_array().expect("a list");
     let libraries = prefix.path().join("lib/venice");
-    for (check, file) in
-        [("shim library", "libvenice_preload.so"), ("OpenCL client driver", "libvenice_opencl.so")]
-    {
+    for (check, file) in [
+        ("shim library", "libvenice_preload.so"),
+        ("OpenCL client driver", "libvenice_opencl.so"),
+        ("CUDA client driver", "libvenice_cuda.so"),
+    ] {
         let row = rows.iter().find(|row| row["check"] == check).expect("a row for the library");
         assert_eq!(Path::new(row["detail"].as_str().expect("a path")), libraries.join(file));
     }
