@@ -209,7 +209,7 @@ exported! {
 
     fn cuMemHostUnregister(at: *mut c_void) {
         let key = at as usize;
-        if !pinned().get(&key).is_some_and(|it| !it.is_ours) {
+        if pinned().get(&key).is_none_or(|it| it.is_ours) {
             return Err(INVALID_VALUE);
         }
         wait_for_all_devices();

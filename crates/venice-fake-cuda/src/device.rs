@@ -68,7 +68,7 @@ fn error_name(code: Code) -> Option<&'static std::ffi::CStr> {
 
 fn attribute(name: c_int) -> Option<c_int> {
     Some(match name {
-        1 | 2 | 3 => MAX_THREADS as c_int,
+        1..=3 => MAX_THREADS as c_int,
         4 => 64,
         5 => c_int::MAX,
         6 | 7 => 65535,
@@ -79,7 +79,7 @@ fn attribute(name: c_int) -> Option<c_int> {
         41 => 1,
         75 => 7,
         76 => 5,
-        1..=150 => 0,
+        9..=150 => 0,
         _ => return None,
     })
 }

@@ -31,8 +31,8 @@ const NOT_READY: Code = 600;
 const ILLEGAL_ADDRESS: Code = 700;
 
 /// Returns the code of a call.
-fn code(done: Result<(), Code>) -> Code {
-    done.err().unwrap_or(SUCCESS)
+fn code(body: impl FnOnce() -> Result<(), Code>) -> Code {
+    body().err().unwrap_or(SUCCESS)
 }
 
 /// Stores a result where the caller wants it.
@@ -55,8 +55,7 @@ macro_rules! exported {
             $(#[$doc])*
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: $type),*) -> $crate::Code {
-                let done: Result<(), $crate::Code> = (|| $body)();
-                $crate::code(done)
+                $crate::code(|| $body)
             }
         )*
         /// Returns the functions of this module, by their names.

@@ -1,6 +1,6 @@
 // A program of the CUDA driver API, for the tests: the same output on any device.
 //
-//   cuda streams|errors|fault|hold
+//   cuda streams|large|errors|fault|hold
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,6 +147,42 @@ static void streams(void) {
     CHECK(cuModuleUnload, module);
 }
 
+// A long image, and copies that are longer than what carries them, from and to both sorts of memory.
+static void large(void) {
+    enum { LONG = 300 << 10, MANY = 96 << 20 };
+    char *text = malloc(LONG + sizeof image);
+    memcpy(text, image, sizeof image);
+    memset(text + sizeof image - 1, '/', LONG);
+    text[sizeof image - 1 + LONG] = 0;
+    handle other;
+    CHECK(cuModuleLoadData, &other, text);
+    address memory;
+    unsigned *from = malloc(MANY), *into;
+    CHECK(cuMemAlloc_v2, &memory, (size_t)MANY);
+    CHECK(cuMemHostAlloc, (void **)&into, (size_t)MANY, 0);
+    for (unsigned at = 0; at < MANY / 4; at++)
+        from[at] = at * 2654435761u;
+    CHECK(cuMemcpyHtoD_v2, memory, from, (size_t)MANY);
+    CHECK(cuMemcpyDtoHAsync_v2, into, memory, (size_t)MANY, NULL);
+    CHECK(cuStreamSynchronize, NULL);
+    printf("pinned: %s\n", memcmp(from, into, MANY) ? "other bytes" : "the same bytes");
+    // From pinned memory that is being filled.
+    handle stream;
+    CHECK(cuStreamCreate, &stream, 1);
+    CHECK(cuMemsetD32_v2, memory, 7u, (size_t)MANY / 4);
+    CHECK(cuCtxSynchronize);
+    CHECK(cuMemcpyDtoHAsync_v2, into, memory, (size_t)MANY / 2, stream);
+    CHECK(cuMemcpyHtoDAsync_v2, memory + MANY / 2, into, (size_t)MANY / 2, stream);
+    CHECK(cuMemsetD32Async, memory, 9u, (size_t)MANY / 8, stream);
+    CHECK(cuStreamSynchronize, stream);
+    CHECK(cuMemcpyDtoH_v2, from, memory, (size_t)MANY);
+    unsigned long long sum = 0;
+    for (unsigned at = 0; at < MANY / 4; at++)
+        sum += from[at];
+    printf("pageable: %s\n", sum == 8ull * (MANY / 4) ? "the right sum" : "another sum");
+    CHECK(cuMemFreeHost, into);
+}
+
 static void errors(void) {
     handle other;
     address memory;
@@ -198,6 +234,8 @@ int main(int count, char **words) {
     const char *what = count > 1 ? words[1] : "streams";
     if (!strcmp(what, "streams"))
         streams();
+    else if (!strcmp(what, "large"))
+        large();
     else if (!strcmp(what, "errors"))
         errors();
     else if (!strcmp(what, "fault"))

@@ -66,7 +66,7 @@ fn granted_device_computes_alike() {
     let Some(files) = files("granted_device_computes_alike", &place) else { return };
     for port in ["shm", "udp"] {
         rack(&place, &files, port);
-        for what in ["streams", "errors", "fault"] {
+        for what in ["streams", "large", "errors", "fault"] {
             let said = run_granted(&place, &files, what).expect(0);
             assert_eq!(said.out, run_directly(&place, &files, what), "{what} over {port}");
         }
