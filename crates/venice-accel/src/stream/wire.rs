@@ -10,11 +10,11 @@ pub const ANSWER_BYTES: usize = 48 << 10;
 
 /// Opcodes of requests that every service has.
 pub mod opcode {
-    /// Asks for the [`super::Description`]; payload: version.
+    /// Asks for the description of what it offers; payload: version.
     pub const DESCRIBE: u16 = 1;
-    /// Carries out [`super::Command`]s; answered at once.
+    /// Carries out commands; answered at once.
     pub const SUBMIT: u16 = 2;
-    /// Asks for [`super::Notice`]s; answered when there are some.
+    /// Asks for notices; answered when there are some.
     pub const POLL: u16 = 3;
     /// Reserves bytes of the region; payload: bytes. Answer: offset.
     pub const RESERVE: u16 = 4;
