@@ -1,6 +1,5 @@
 //! Events: ends of commands, and events that the program itself completes.
 
-use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -10,10 +9,10 @@ use venice_accel::opencl::wire::{Command, CommandKind, Times};
 use crate::call::{Done, Out, array, check_list, code, made, session_code};
 use crate::context::Context;
 use crate::device::Device;
+use crate::followers::{CALLBACKS, COMMANDS};
 use crate::gate;
 use crate::object::{Object, Shared, bodies, new_id};
 use crate::queue::Queue;
-use crate::thread;
 
 bodies! {
     Event: CL_INVALID_EVENT;
@@ -259,56 +258,6 @@ impl Drop for Event {
 /// Returns a command without queue, event and wait list.
 pub fn plain(kind: CommandKind<'_>) -> Command<'_> {
     Command { queue: 0, event: 0, waits: Vec::new(), kind }
-}
-
-/// What follows the ends of events, on a thread of its own.
-struct Followers {
-    tasks: Mutex<Tasks>,
-    added: Condvar,
-}
-
-struct Tasks {
-    waiting: VecDeque<Task>,
-    has_thread: bool,
-}
-
-/// Something that follows the end of an event.
-type Task = Box<dyn FnOnce() + Send>;
-
-/// Callbacks of the program, which may wait for a device.
-static CALLBACKS: Followers = Followers::new();
-/// Commands by which other devices learn of an end.
-static COMMANDS: Followers = Followers::new();
-
-impl Followers {
-    const fn new() -> Self {
-        let tasks = Mutex::new(Tasks { waiting: VecDeque::new(), has_thread: false });
-        Self { tasks, added: Condvar::new() }
-    }
-
-    /// Does a task on the thread.
-    fn follow(&'static self, task: Task) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        tasks.waiting.push_back(task);
-        if !tasks.has_thread {
-            tasks.has_thread = thread::start("venice-events", || self.follow_all()).is_ok();
-        }
-        self.added.notify_one();
-    }
-
-    fn follow_all(&self) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            match tasks.waiting.pop_front() {
-                Some(task) => {
-                    drop(tasks);
-                    task();
-                    tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-                }
-                None => tasks = self.added.wait(tasks).unwrap_or_else(PoisonError::into_inner),
-            }
-        }
-    }
 }
 
 /// Returns the events of a wait list.

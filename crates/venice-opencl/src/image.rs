@@ -12,6 +12,7 @@ use crate::memory::{Image, Memory, Shape, check_flags, no_properties, with_acces
 use crate::object::{Object, Shared, bodies, new_id};
 use crate::queue::Enqueue;
 use crate::transfer::{check_access, finish, memory_of, pack, pair_of, read_rows, write_staged};
+use crate::transit::Access;
 
 bodies! {
     Sampler: CL_INVALID_SAMPLER;
@@ -450,7 +451,7 @@ pub unsafe extern "C" fn enqueue_read_image(
 ) -> cl_int {
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_READ_IMAGE)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_READ_IMAGE)?;
         let memory = memory_of(&call, image)?;
         let image = memory.image()?;
         let part = Part::new(image, three(origin)?, three(region)?)?;
@@ -459,7 +460,7 @@ pub unsafe extern "C" fn enqueue_read_image(
         }
         check_access(&memory, CL_MEM_HOST_WRITE_ONLY)?;
         let pitches = pitches(image, part, row_pitch, slice_pitch)?;
-        memory.prepare(&call.queue, false)?;
+        memory.prepare(&mut call, Access::Load)?;
         let (id, tight) = (memory.id, part.tight_bytes(image.pixel_bytes));
         let bytes = tight[0] * tight[1] * tight[2];
         let read = read_rows(&call, into.cast(), tight, pitches, |offset| {
@@ -486,7 +487,7 @@ pub unsafe extern "C" fn enqueue_write_image(
 ) -> cl_int {
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_WRITE_IMAGE)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_WRITE_IMAGE)?;
         let memory = memory_of(&call, image)?;
         let image = memory.image()?;
         let part = Part::new(image, three(origin)?, three(region)?)?;
@@ -495,7 +496,7 @@ pub unsafe extern "C" fn enqueue_write_image(
         }
         check_access(&memory, CL_MEM_HOST_READ_ONLY)?;
         let pitches = pitches(image, part, row_pitch, slice_pitch)?;
-        memory.prepare(&call.queue, true)?;
+        memory.prepare(&mut call, Access::Store)?;
         let tight = pack(from.cast(), part.tight_bytes(image.pixel_bytes), pitches);
         let (id, Part { origin, region }) = (memory.id, part);
         let written = write_staged(&call, &tight, |place| CommandKind::WriteImage {
@@ -522,7 +523,7 @@ pub unsafe extern "C" fn enqueue_copy_image(
 ) -> cl_int {
     // SAFETY: the program passes valid lists.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_IMAGE)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_IMAGE)?;
         let (from, to) = pair_of(&call, from, to)?;
         let (source, target) = (from.image()?, to.image()?);
         let format = |image: &Image| (image.shape.order, image.shape.channel);
@@ -539,8 +540,8 @@ pub unsafe extern "C" fn enqueue_copy_image(
         if Shared::ptr_eq(&from, &to) && (0..3).all(meets) {
             return Err(CL_MEM_COPY_OVERLAP);
         }
-        from.prepare(&call.queue, false)?;
-        to.prepare(&call.queue, true)?;
+        from.prepare(&mut call, Access::Load)?;
+        to.prepare(&mut call, Access::Store)?;
         let (from_origin, to_origin) = (first.origin, second.origin);
         let (from, to) = (from.id, to.id);
         let kind = CommandKind::CopyImage { from, to, from_origin, to_origin, region };
@@ -561,14 +562,14 @@ pub unsafe extern "C" fn enqueue_copy_image_to_buffer(
 ) -> cl_int {
     // SAFETY: the program passes valid lists.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_IMAGE_TO_BUFFER)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_IMAGE_TO_BUFFER)?;
         let (from, to) = pair_of(&call, from, to)?;
         let image = from.image()?;
         let part = Part::new(image, three(origin)?, three(region)?)?;
         let [row, rows, slices] = part.tight_bytes(image.pixel_bytes);
         to.check_range(offset, (row * rows * slices) as usize)?;
-        from.prepare(&call.queue, false)?;
-        to.prepare(&call.queue, true)?;
+        from.prepare(&mut call, Access::Load)?;
+        to.prepare(&mut call, Access::Store)?;
         let (from, to, offset) = (from.id, to.id, offset as u64);
         let Part { origin, region } = part;
         let kind = CommandKind::CopyImageToBuffer { from, to, origin, region, offset };
@@ -589,14 +590,14 @@ pub unsafe extern "C" fn enqueue_copy_buffer_to_image(
 ) -> cl_int {
     // SAFETY: the program passes valid lists.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER_TO_IMAGE)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER_TO_IMAGE)?;
         let (from, to) = pair_of(&call, from, to)?;
         let image = to.image()?;
         let part = Part::new(image, three(origin)?, three(region)?)?;
         let [row, rows, slices] = part.tight_bytes(image.pixel_bytes);
         from.check_range(offset, (row * rows * slices) as usize)?;
-        from.prepare(&call.queue, false)?;
-        to.prepare(&call.queue, true)?;
+        from.prepare(&mut call, Access::Load)?;
+        to.prepare(&mut call, Access::Store)?;
         let (from, to, offset) = (from.id, to.id, offset as u64);
         let Part { origin, region } = part;
         let kind = CommandKind::CopyBufferToImage { from, to, offset, origin, region };
@@ -616,7 +617,7 @@ pub unsafe extern "C" fn enqueue_fill_image(
 ) -> cl_int {
     // SAFETY: the program passes valid lists, and a colour of four channels.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_FILL_IMAGE)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_FILL_IMAGE)?;
         let memory = memory_of(&call, image)?;
         let image = memory.image()?;
         if color.is_null() {
@@ -627,7 +628,7 @@ pub unsafe extern "C" fn enqueue_fill_image(
         let given = if image.shape.order == CL_DEPTH { 4 } else { 16 };
         let mut bytes = [0_u8; 16];
         bytes[..given].copy_from_slice(array(color.cast::<u8>(), given));
-        memory.prepare(&call.queue, true)?;
+        memory.prepare(&mut call, Access::Store)?;
         let kind = CommandKind::FillImage { memory: memory.id, color: bytes, origin, region };
         call.send(Vec::new(), kind)
     })

@@ -19,6 +19,7 @@ use crate::memory::Memory;
 use crate::object::{Object, Shared, bodies, new_id};
 use crate::program::Program;
 use crate::queue::{Enqueue, Queue};
+use crate::transit::Access;
 
 /// First version of OpenCL in which a launch may have no work-item.
 const EMPTY_LAUNCHES: (u32, u32) = (2, 1);
@@ -140,7 +141,7 @@ impl Kernel {
     }
 
     /// Makes the memory objects of the arguments ready for a launch.
-    fn prepare(&self, arguments: &[Option<Set>], queue: &Shared<Queue>) -> Done {
+    fn prepare(&self, arguments: &[Option<Set>], call: &mut Enqueue) -> Done {
         for (index, argument) in arguments.iter().enumerate() {
             let set = argument.as_ref().ok_or(CL_INVALID_KERNEL_ARGS)?;
             if let Value::Memory(Some((_, memory))) = &set.value {
@@ -149,7 +150,7 @@ impl Kernel {
                     return Err(CL_INVALID_CONTEXT);
                 }
                 let info = self.info().arguments.get(index);
-                memory.prepare(queue, may_write(info, &memory))?;
+                memory.prepare(call, Access::storing(may_write(info, &memory)))?;
             }
         }
         Ok(())
@@ -174,20 +175,20 @@ impl Kernel {
         changed.collect()
     }
 
-    fn launch(&self, call: &Enqueue, kind: CommandKind<'_>) -> Done {
-        let device = &call.queue.device;
+    fn launch(&self, call: &mut Enqueue, kind: CommandKind<'_>) -> Done {
+        let device = Shared::clone(&call.queue.device);
         if !Shared::ptr_eq(&self.context, &call.queue.context) {
             return Err(CL_INVALID_CONTEXT);
         }
         let mut state = self.state();
-        self.prepare(&state.arguments, &call.queue)?;
+        self.prepare(&state.arguments, call)?;
         let mut before = Vec::new();
         let name = &self.info().name;
         let program = self.program.id;
         if !state.sent.contains_key(&device.index) {
             before.push(plain(CommandKind::CreateKernel { id: self.id, program, name }));
         }
-        before.extend(self.updates(&state, device));
+        before.extend(self.updates(&state, &device));
         call.send(before, kind)?;
         let changes = state.changes;
         state.sent.insert(device.index, changes);
@@ -531,7 +532,7 @@ unsafe fn launch(
     command: cl_command_type,
 ) -> Done {
     // SAFETY: the caller passes valid lists.
-    let call = unsafe { Enqueue::begin(queue, count, waits, event, command)? };
+    let mut call = unsafe { Enqueue::begin(queue, count, waits, event, command)? };
     let kernel = Object::<Kernel>::get(kernel)?;
     let device = &call.queue.device;
     kernel.built_at(device)?;
@@ -553,7 +554,7 @@ unsafe fn launch(
     let offset = sizes(offset).map(|it| all(it, 0));
     let (global, local) = (all(global, 1), local.map(|it| all(it, 1)));
     let id = kernel.id;
-    kernel.launch(&call, CommandKind::Launch { kernel: id, dimensions, offset, global, local })
+    kernel.launch(&mut call, CommandKind::Launch { kernel: id, dimensions, offset, global, local })
 }
 
 pub unsafe extern "C" fn enqueue_task(

@@ -18,6 +18,7 @@ mod control;
 mod device;
 mod dispatch;
 mod event;
+mod followers;
 mod gate;
 mod image;
 mod kernel;
@@ -35,6 +36,7 @@ mod sources;
 mod thread;
 mod time;
 mod transfer;
+mod transit;
 
 use std::ffi::{c_char, c_void};
 

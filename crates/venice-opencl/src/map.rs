@@ -14,6 +14,7 @@ use crate::queue::Enqueue;
 use crate::transfer::{
     Target, check_access, finish, memory_of, pack, read, read_rows, write_staged,
 };
+use crate::transit::Access;
 
 /// A mapping of a memory object.
 pub struct Map {
@@ -80,19 +81,19 @@ fn reads(flags: cl_map_flags) -> bool {
 }
 
 fn map_buffer(
-    call: &Enqueue,
-    memory: &Memory,
+    call: &mut Enqueue,
+    memory: &Shared<Memory>,
     blocks: bool,
     flags: cl_map_flags,
     offset: u64,
     bytes: usize,
 ) -> Done<*mut c_void> {
-    let device = &call.queue.device;
-    let place = memory.prepare(&call.queue, writes(flags))?;
+    let place = memory.prepare(call, Access::storing(writes(flags)))?;
+    let device = Shared::clone(&call.queue.device);
     let in_place = place.and_then(|place| device.session().region().mapped(place + offset, bytes));
     if let Some(start) = in_place.filter(|_| memory.host_ptr == 0) {
         let event = call.event();
-        call.queue.send(&call.waits, Some(&event), Vec::new(), CommandKind::Marker {})?;
+        call.send_as(&event, CommandKind::Marker {})?;
         let map = Map { start: start.addr(), flags, kind: MapKind::InPlace };
         memory.state().maps.push(map);
         let moved = |is_moved| if is_moved { bytes as u64 } else { 0 };
@@ -130,11 +131,11 @@ pub unsafe extern "C" fn enqueue_map_buffer(
     // SAFETY: the program passes valid lists, and null or valid places.
     unsafe {
         made(stored, || {
-            let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_MAP_BUFFER)?;
+            let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_MAP_BUFFER)?;
             let memory = memory_of(&call, buffer)?;
             memory.check_range(offset, bytes)?;
             check_map_flags(&memory, flags)?;
-            map_buffer(&call, &memory, blocking != CL_FALSE, flags, offset as u64, bytes)
+            map_buffer(&mut call, &memory, blocking != CL_FALSE, flags, offset as u64, bytes)
         })
     }
 }
@@ -156,7 +157,7 @@ pub unsafe extern "C" fn enqueue_map_image(
     // SAFETY: the program passes valid lists, and null or valid places.
     unsafe {
         made(stored, || {
-            let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_MAP_IMAGE)?;
+            let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_MAP_IMAGE)?;
             let memory = memory_of(&call, image)?;
             let image = memory.image()?;
             check_map_flags(&memory, flags)?;
@@ -164,7 +165,8 @@ pub unsafe extern "C" fn enqueue_map_image(
             if row_pitch.is_null() || (slice_pitch.is_null() && image.has_slices()) {
                 return Err(CL_INVALID_VALUE);
             }
-            let (start, pitches) = map_image(&call, &memory, blocking != CL_FALSE, flags, part)?;
+            let (start, pitches) =
+                map_image(&mut call, &memory, blocking != CL_FALSE, flags, part)?;
             row_pitch.write(pitches[0] as usize);
             store(slice_pitch, image.layer_pitch(pitches) as usize);
             Ok(start)
@@ -173,14 +175,14 @@ pub unsafe extern "C" fn enqueue_map_image(
 }
 
 fn map_image(
-    call: &Enqueue,
-    memory: &Memory,
+    call: &mut Enqueue,
+    memory: &Shared<Memory>,
     blocks: bool,
     flags: cl_map_flags,
     part: Part,
 ) -> Done<(*mut c_void, [u64; 2])> {
     let image = memory.image()?;
-    memory.prepare(&call.queue, writes(flags))?;
+    memory.prepare(call, Access::storing(writes(flags)))?;
     let tight = part.tight_bytes(image.pixel_bytes);
     let (mut copied, pitches) = if memory.host_ptr == 0 {
         let [row, rows, slices] = tight;
@@ -223,24 +225,29 @@ pub unsafe extern "C" fn enqueue_unmap_mem_object(
 ) -> cl_int {
     // SAFETY: the program passes valid lists, and null or a valid place.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_UNMAP_MEM_OBJECT)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_UNMAP_MEM_OBJECT)?;
         let memory = memory_of(&call, memory)?;
         let map = {
             let mut state = memory.state();
             let at = state.maps.iter().position(|map| map.start == start.addr());
             state.maps.swap_remove(at.ok_or(CL_INVALID_VALUE)?)
         };
-        let unmapped = unmap(&call, &memory, &map, start.cast())?;
+        let unmapped = unmap(&mut call, &memory, &map, start.cast())?;
         call.hand_out(unmapped);
         Ok(())
     })
 }
 
 /// Stores what the program has written to a mapping.
-fn unmap(call: &Enqueue, memory: &Memory, map: &Map, start: *mut u8) -> Done<Shared<Event>> {
+fn unmap(
+    call: &mut Enqueue,
+    memory: &Shared<Memory>,
+    map: &Map,
+    start: *mut u8,
+) -> Done<Shared<Event>> {
     let id = memory.id;
     if writes(map.flags) {
-        memory.prepare(&call.queue, true)?;
+        memory.prepare(call, Access::Store)?;
         match &map.kind {
             MapKind::InPlace => {}
             MapKind::Bytes { offset, len, .. } => {
@@ -267,6 +274,6 @@ fn unmap(call: &Enqueue, memory: &Memory, map: &Map, start: *mut u8) -> Done<Sha
         }
     }
     let event = call.event();
-    call.queue.send(&call.waits, Some(&event), Vec::new(), CommandKind::Marker {})?;
+    call.send_as(&event, CommandKind::Marker {})?;
     Ok(event)
 }

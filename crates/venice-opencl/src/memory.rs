@@ -15,7 +15,8 @@ use crate::event::plain;
 use crate::link::Link;
 use crate::map::Map;
 use crate::object::{Object, Shared, bodies, new_id};
-use crate::queue::Queue;
+use crate::queue::Enqueue;
+use crate::transit::{self, Access, Holders};
 
 bodies! {
     Memory: CL_INVALID_MEM_OBJECT;
@@ -69,10 +70,7 @@ pub struct Image {
 pub struct State {
     /// Place in the region, if it has one, at each device with a copy.
     copies: HashMap<usize, Option<u64>>,
-    /// Devices whose copy is the latest; none: nothing was stored yet.
-    holders: u64,
-    /// Queue of the latest command that stored something.
-    writer: Option<Shared<Queue>>,
+    pub holders: Holders,
     /// First contents, until a device has them.
     first: Option<Vec<u8>>,
     pub maps: Vec<Map>,
@@ -145,15 +143,6 @@ impl Memory {
         if bytes == 0 || end > self.bytes { Err(CL_INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// Returns the object that holds the bytes: of a part the whole.
-    pub fn root(&self) -> &Memory {
-        match &self.shape {
-            Shape::Part { whole, .. } => whole.root(),
-            Shape::Image(Image { buffer: Some(buffer), .. }) => buffer.root(),
-            Shape::Buffer | Shape::Image(_) => self,
-        }
-    }
-
     /// Returns the place of its first byte in the region of a device, if it lies there; makes the
     /// copy if the device has none.
     ///
@@ -181,7 +170,7 @@ impl Memory {
             Shape::Buffer | Shape::Image(_) => {
                 let first = state.first.take();
                 if first.is_some() {
-                    state.holders |= device.bit();
+                    state.holders.add(device);
                 }
                 self.make(&link, None, first.as_deref())?
             }
@@ -238,51 +227,6 @@ impl Memory {
         Ok(place)
     }
 
-    /// Makes the latest contents available to a command of a queue, which may store new ones; returns
-    /// the place, as [`Memory::place_at`] does.
-    ///
-    /// # Errors
-    /// The codes of [`Memory::place_at`].
-    pub fn prepare(&self, queue: &Shared<Queue>, writes: bool) -> Done<Option<u64>> {
-        let root = self.root();
-        if self.context.devices.len() > 1 {
-            root.place_at(&queue.device)?;
-            root.fetch(queue)?;
-            let mut state = root.state();
-            let bit = queue.device.bit();
-            if writes {
-                state.holders = bit;
-                state.writer = Some(Shared::clone(queue));
-            } else {
-                state.holders |= bit;
-            }
-        }
-        // Only now: the device may have moved while the contents were fetched.
-        self.place_at(&queue.device)
-    }
-
-    /// Brings the latest contents to a queue's device, if another one has them.
-    fn fetch(&self, queue: &Shared<Queue>) -> Done {
-        let (holders, writer) = {
-            let state = self.state();
-            (state.holders, state.writer.clone())
-        };
-        if holders == 0 || holders & queue.device.bit() != 0 {
-            return Ok(());
-        }
-        let source = self.context.devices.iter().find(|device| device.bit() & holders != 0);
-        let source = source.ok_or(CL_INVALID_MEM_OBJECT)?;
-        if let Some(writer) = writer {
-            writer.finish()?;
-        }
-        queue.finish()?;
-        let end = |device| {
-            let place = self.place_at(device)?;
-            End::new(self, &device.link(), place)
-        };
-        coherence::copy(self, &end(source)?, &end(&queue.device)?)
-    }
-
     /// Returns how many others it needs: a whole has less than its parts.
     pub fn depth(&self) -> usize {
         match &self.shape {
@@ -331,7 +275,7 @@ impl Memory {
 
     /// True if a device has the latest contents, or the only ones.
     fn has_latest(&self, device: &Device) -> bool {
-        self.context.devices.len() == 1 || self.state().holders & device.bit() != 0
+        self.context.devices.len() == 1 || self.state().holders.has(device)
     }
 
     /// Notes its place at a device that has moved; without one it is made there when it is needed.
@@ -341,6 +285,31 @@ impl Memory {
             Some(place) => state.copies.insert(device.index, place),
             None => state.copies.remove(&device.index),
         };
+    }
+}
+
+impl Object<Memory> {
+    /// Returns the object that holds the bytes: of a part the whole.
+    pub fn root(self: &Arc<Self>) -> &Shared<Memory> {
+        match &self.shape {
+            Shape::Part { whole, .. } => whole.root(),
+            Shape::Image(Image { buffer: Some(buffer), .. }) => buffer.root(),
+            Shape::Buffer | Shape::Image(_) => self,
+        }
+    }
+
+    /// Has the command of a call find the latest contents; returns the place, as
+    /// [`Memory::place_at`] does.
+    ///
+    /// # Errors
+    /// The codes of [`Memory::place_at`] and of [`transit::bring`].
+    pub fn prepare(self: &Arc<Self>, call: &mut Enqueue, access: Access) -> Done<Option<u64>> {
+        if self.context.devices.len() > 1 {
+            let is_whole = Arc::ptr_eq(self.root(), self);
+            let access = if is_whole || access == Access::Load { access } else { Access::Store };
+            transit::bring(self.root(), call, access)?;
+        }
+        self.place_at(&call.queue.device)
     }
 }
 

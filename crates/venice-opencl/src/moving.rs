@@ -26,6 +26,7 @@ use crate::part::{Division, whole_of};
 use crate::program::Program;
 use crate::queue::Queue;
 use crate::seat::Hold;
+use crate::transit;
 
 /// Longest time in which calls are kept from entering, until those inside have left.
 const CLOSE_WITHIN: Duration = Duration::from_millis(100);
@@ -83,6 +84,9 @@ pub fn move_device(device: &Shared<Device>, to: &ServiceAccess) -> Result<(), Ke
         let hold = Hold::of(device.seat());
         drain(device, &from)?;
         let Some(closed) = gate::close(CLOSE_WITHIN) else { continue };
+        if transit::are_under_way() {
+            continue;
+        }
         // What was on its way before the hold is drained too.
         drain(device, &from)?;
         let objects = Objects::of(device);
@@ -116,7 +120,11 @@ fn drain(device: &Shared<Device>, link: &Arc<Link>) -> Result<(), Kept> {
         .into_iter()
         .map(|queue| link.send(&queue.context, queue.id, CommandKind::Marker {}));
     let markers = markers.collect::<Done<Vec<_>>>().map_err(Kept::Failed)?;
-    while !(link.is_quiet() && markers.iter().all(|marker| marker.has_ended())) {
+    let is_drained = || {
+        let has_ended = markers.iter().all(|marker| marker.has_ended());
+        has_ended && link.is_quiet() && !transit::are_under_way()
+    };
+    while !is_drained() {
         link.session.receive_ready().map_err(session_code).map_err(Kept::Failed)?;
         if began.elapsed() >= HOLD_WITHIN && has_open_events(device) {
             return Err(Kept::WaitsForProgram);

@@ -10,6 +10,7 @@ use crate::call::{self, Done, Out, code, made, session_code, store};
 use crate::context::Context;
 use crate::device::Device;
 use crate::event::{Action, Event, plain, wait_list};
+use crate::memory::Memory;
 use crate::object::{Object, Shared, bodies, new_id};
 
 bodies! {
@@ -41,6 +42,8 @@ pub enum Order {
 pub struct Enqueue {
     pub queue: Shared<Queue>,
     pub waits: Vec<Shared<Event>>,
+    /// Whole memory objects, of a context of several devices, that it stores something in.
+    pub stores: Vec<Shared<Memory>>,
     place: *mut cl_event,
     command: cl_command_type,
 }
@@ -64,7 +67,7 @@ impl Enqueue {
         queue.device.seat().wait_while_held();
         // SAFETY: promised by the caller.
         let waits = unsafe { wait_list(&queue.context, count, waits)? };
-        Ok(Self { queue, waits, place, command })
+        Ok(Self { queue, waits, stores: Vec::new(), place, command })
     }
 
     /// True if the program wants the event.
@@ -100,16 +103,36 @@ impl Enqueue {
         let mut order = self.queue.order();
         // The first command after a pause is likely to be waited for: then no marker is needed.
         let is_first = self.queue.is_in_order() && self.queue.is_idle(&order);
-        let event = (self.wants_event() || is_first).then(|| self.event());
+        let wants_event = self.wants_event() || is_first || !self.stores.is_empty();
+        let event = wants_event.then(|| self.event());
         if let Some(event) = event.as_ref().filter(|_| !self.wants_event()) {
             self.queue.note_failure_of(event);
         }
         self.queue.send_in(&mut order, ids, event.as_ref(), before, kind)?;
         drop(order);
+        self.note_stores(event.as_ref());
         if let Some(event) = event {
             self.hand_out(event);
         }
         Ok(())
+    }
+
+    /// Sends the command with an event.
+    ///
+    /// # Errors
+    /// The codes of wait lists and of lost sessions.
+    pub fn send_as(&self, event: &Shared<Event>, kind: CommandKind<'_>) -> Done {
+        self.queue.send(&self.waits, Some(event), Vec::new(), kind)?;
+        self.note_stores(Some(event));
+        Ok(())
+    }
+
+    /// Notes at memory objects that the command, which has this event or has ended, is the latest
+    /// one that stores something in them.
+    pub fn note_stores(&self, event: Option<&Shared<Event>>) {
+        for memory in &self.stores {
+            memory.state().holders.store(&self.queue.device, event);
+        }
     }
 
     /// Sends the command with an event; `action` follows its end.
@@ -119,7 +142,7 @@ impl Enqueue {
     pub fn send_with(&self, kind: CommandKind<'_>, action: Action) -> Done<Shared<Event>> {
         let event = self.event();
         event.on_end(action);
-        self.queue.send(&self.waits, Some(&event), Vec::new(), kind)?;
+        self.send_as(&event, kind)?;
         Ok(event)
     }
 }

@@ -10,6 +10,7 @@ use crate::event::{Action, Event};
 use crate::memory::Memory;
 use crate::object::{Object, Shared};
 use crate::queue::{Enqueue, Queue};
+use crate::transit::Access;
 
 /// Memory of the program that a command fills later.
 #[derive(Clone, Copy)]
@@ -117,10 +118,15 @@ pub fn outcome(event: &Object<Event>) -> Done {
 ///
 /// # Errors
 /// The codes of `clEnqueueReadBuffer`.
-pub fn read(call: &Enqueue, memory: &Memory, offset: u64, into: Target, blocks: bool) -> Done {
-    let queue = &call.queue;
-    if memory.prepare(queue, false)?.is_none() {
-        return or_finished(call, || read_by_command(call, memory, offset, into, blocks));
+pub fn read(
+    call: &mut Enqueue,
+    memory: &Shared<Memory>,
+    offset: u64,
+    into: Target,
+    blocks: bool,
+) -> Done {
+    if memory.prepare(call, Access::Load)?.is_none() {
+        return or_finished(call, |call| read_by_command(call, memory, offset, into, blocks));
     }
     if blocks || is_free(call)? {
         return read_at_once(call, memory, offset, into);
@@ -138,11 +144,11 @@ fn is_free(call: &Enqueue) -> Done<bool> {
 }
 
 /// Tries a transfer; without room for its bytes once more after all others of the queue.
-fn or_finished(call: &Enqueue, transfer: impl Fn() -> Done) -> Done {
-    match transfer() {
+fn or_finished(call: &mut Enqueue, transfer: impl Fn(&mut Enqueue) -> Done) -> Done {
+    match transfer(call) {
         Err(CL_MEM_OBJECT_ALLOCATION_FAILURE) => {
             call.queue.finish()?;
-            transfer()
+            transfer(call)
         }
         done => done,
     }
@@ -237,11 +243,12 @@ pub fn finish(call: &Enqueue, event: Shared<Event>, blocks: bool) -> Done {
 ///
 /// # Errors
 /// The codes of `clEnqueueWriteBuffer`.
-pub fn write(call: &Enqueue, memory: &Memory, offset: u64, from: &[u8]) -> Done {
-    let queue = &call.queue;
-    or_finished(call, || {
-        let place = memory.prepare(queue, true)?;
-        let is_mapped = queue.device.session().region().is_mapped();
+pub fn write(call: &mut Enqueue, memory: &Shared<Memory>, offset: u64, from: &[u8]) -> Done {
+    let is_all = from.len() as u64 == memory.bytes;
+    let access = if is_all { Access::Replace } else { Access::Store };
+    or_finished(call, |call| {
+        let place = memory.prepare(call, access)?;
+        let is_mapped = call.queue.device.session().region().is_mapped();
         let place = place.filter(|_| is_mapped || from.len() > INLINE_BYTES);
         if let Some(place) = place
             && write_at_once(call, place + offset, from)?
@@ -262,6 +269,7 @@ fn write_at_once(call: &Enqueue, place: u64, from: &[u8]) -> Done<bool> {
     let written = queue.device.session().write(place, from);
     drop(order);
     written.map_err(session_code)?;
+    call.note_stores(None);
     if call.wants_event() {
         call.hand_out(call.ended_event());
     }
@@ -311,14 +319,14 @@ pub unsafe extern "C" fn enqueue_read_buffer(
 ) -> cl_int {
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_READ_BUFFER)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_READ_BUFFER)?;
         let memory = memory_of(&call, buffer)?;
         if into.is_null() {
             return Err(CL_INVALID_VALUE);
         }
         memory.check_range(offset, bytes)?;
         check_access(&memory, CL_MEM_HOST_WRITE_ONLY)?;
-        read(&call, &memory, offset as u64, Target::new(into, bytes), blocking != CL_FALSE)
+        read(&mut call, &memory, offset as u64, Target::new(into, bytes), blocking != CL_FALSE)
     })
 }
 
@@ -336,14 +344,14 @@ pub unsafe extern "C" fn enqueue_write_buffer(
     let _ = blocking;
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_WRITE_BUFFER)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_WRITE_BUFFER)?;
         let memory = memory_of(&call, buffer)?;
         if from.is_null() {
             return Err(CL_INVALID_VALUE);
         }
         memory.check_range(offset, bytes)?;
         check_access(&memory, CL_MEM_HOST_READ_ONLY)?;
-        write(&call, &memory, offset as u64, array(from.cast(), bytes))
+        write(&mut call, &memory, offset as u64, array(from.cast(), bytes))
     })
 }
 
@@ -360,7 +368,7 @@ pub unsafe extern "C" fn enqueue_copy_buffer(
 ) -> cl_int {
     // SAFETY: the program passes valid lists.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER)?;
         let (from, to) = pair_of(&call, from, to)?;
         from.check_range(from_offset, bytes)?;
         to.check_range(to_offset, bytes)?;
@@ -374,8 +382,8 @@ pub unsafe extern "C" fn enqueue_copy_buffer(
                 return Err(CL_MEM_COPY_OVERLAP);
             }
         }
-        from.prepare(&call.queue, false)?;
-        to.prepare(&call.queue, true)?;
+        from.prepare(&mut call, Access::Load)?;
+        to.prepare(&mut call, Access::Store)?;
         let offsets = [from_offset as u64, to_offset as u64];
         let (from, to, bytes) = (from.id, to.id, bytes as u64);
         call.send(Vec::new(), CommandKind::CopyBuffer { from, to, offsets, bytes })
@@ -395,7 +403,7 @@ pub unsafe extern "C" fn enqueue_fill_buffer(
 ) -> cl_int {
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_FILL_BUFFER)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_FILL_BUFFER)?;
         let memory = memory_of(&call, buffer)?;
         memory.check_range(offset, bytes)?;
         let is_unit = pattern_bytes.is_power_of_two() && pattern_bytes <= 128;
@@ -406,7 +414,8 @@ pub unsafe extern "C" fn enqueue_fill_buffer(
         {
             return Err(CL_INVALID_VALUE);
         }
-        memory.prepare(&call.queue, true)?;
+        let is_all = bytes as u64 == memory.bytes;
+        memory.prepare(&mut call, if is_all { Access::Replace } else { Access::Store })?;
         let pattern = array(pattern.cast(), pattern_bytes);
         let (id, offset, bytes) = (memory.id, offset as u64, bytes as u64);
         call.send(Vec::new(), CommandKind::FillBuffer { memory: id, pattern, offset, bytes })
@@ -424,7 +433,7 @@ pub unsafe extern "C" fn enqueue_migrate_mem_objects(
 ) -> cl_int {
     // SAFETY: the program passes valid lists.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_MIGRATE_MEM_OBJECTS)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_MIGRATE_MEM_OBJECTS)?;
         const KNOWN: u64 = CL_MIGRATE_MEM_OBJECT_HOST | CL_MIGRATE_MEM_OBJECT_CONTENT_UNDEFINED;
         if objects == 0 || first.is_null() || flags & !KNOWN != 0 {
             return Err(CL_INVALID_VALUE);
@@ -433,7 +442,7 @@ pub unsafe extern "C" fn enqueue_migrate_mem_objects(
         for handle in array(first, objects as usize) {
             let memory = Object::<Memory>::get(*handle)?;
             check_context(&call.queue, &memory)?;
-            memory.prepare(&call.queue, false)?;
+            memory.prepare(&mut call, Access::Load)?;
             ids.push(memory.id);
         }
         call.send(Vec::new(), CommandKind::Migrate { memory: ids, flags })
@@ -579,7 +588,7 @@ pub unsafe extern "C" fn enqueue_read_buffer_rect(
 ) -> cl_int {
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_READ_BUFFER_RECT)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_READ_BUFFER_RECT)?;
         let memory = memory_of(&call, buffer)?;
         if into.is_null() {
             return Err(CL_INVALID_VALUE);
@@ -588,7 +597,7 @@ pub unsafe extern "C" fn enqueue_read_buffer_rect(
         let pitches = [row, slice, host_row, host_slice];
         let (inside, outside, start) = boxes(&memory, origins, region, pitches)?;
         check_access(&memory, CL_MEM_HOST_WRITE_ONLY)?;
-        memory.prepare(&call.queue, false)?;
+        memory.prepare(&mut call, Access::Load)?;
         let (id, start) = (memory.id, into.cast::<u8>().add(start as usize));
         let read = read_rows(&call, start, region, outside.pitches(), |place| {
             let (origin, pitches) = (inside.origin, inside.pitches());
@@ -616,7 +625,7 @@ pub unsafe extern "C" fn enqueue_write_buffer_rect(
 ) -> cl_int {
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_WRITE_BUFFER_RECT)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_WRITE_BUFFER_RECT)?;
         let memory = memory_of(&call, buffer)?;
         if from.is_null() {
             return Err(CL_INVALID_VALUE);
@@ -625,7 +634,7 @@ pub unsafe extern "C" fn enqueue_write_buffer_rect(
         let pitches = [row, slice, host_row, host_slice];
         let (inside, outside, start) = boxes(&memory, origins, region, pitches)?;
         check_access(&memory, CL_MEM_HOST_READ_ONLY)?;
-        memory.prepare(&call.queue, true)?;
+        memory.prepare(&mut call, Access::Store)?;
         let start = from.cast::<u8>().add(start as usize);
         let tight = pack(start, region, outside.pitches());
         let id = memory.id;
@@ -655,7 +664,7 @@ pub unsafe extern "C" fn enqueue_copy_buffer_rect(
 ) -> cl_int {
     // SAFETY: the program passes valid lists.
     code(|| unsafe {
-        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER_RECT)?;
+        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER_RECT)?;
         let (from, to) = pair_of(&call, from, to)?;
         if from.is_image() || to.is_image() {
             return Err(CL_INVALID_MEM_OBJECT);
@@ -666,8 +675,8 @@ pub unsafe extern "C" fn enqueue_copy_buffer_rect(
         if source.end()? > from.bytes || target.end()? > to.bytes {
             return Err(CL_INVALID_VALUE);
         }
-        from.prepare(&call.queue, false)?;
-        to.prepare(&call.queue, true)?;
+        from.prepare(&mut call, Access::Load)?;
+        to.prepare(&mut call, Access::Store)?;
         call.send(
             Vec::new(),
             CommandKind::CopyRectangle {

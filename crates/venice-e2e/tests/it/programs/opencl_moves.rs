@@ -12,6 +12,8 @@ use venice_testkit::random::SplitMix64;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const SIZE: &str = "accelerator:opencl=256MiB";
+/// Mode in which the devices of a context share contents.
+const SHARED: &str = "shared";
 /// Pretends to be another machine, so that endpoints of this one are passed over.
 const ELSEWHERE: &str =
     "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
@@ -52,12 +54,16 @@ impl Moving {
 
     fn on(rack: Rack, mode: &str, port: Port, devices: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/opencl_moves.py");
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
         let stop = dir.path().join("stop");
         let devices = devices.to_string();
         let run = ["run", "--accelerators", &devices, "--", "/usr/bin/python3", "-W", "ignore"];
         let mut command = rack.command(&run);
-        command.arg(script).arg(mode).arg(&stop);
+        match mode {
+            SHARED => command.arg(data.join("opencl_shared.py")),
+            mode => command.arg(data.join("opencl_moves.py")).arg(mode),
+        };
+        command.arg(&stop);
         let running = Running::spawn(over(port, command, dir.path()), false);
         Self { rack, dir, running }
     }
@@ -147,6 +153,22 @@ fn devices_move_in_use_over_shm() {
 #[test]
 fn devices_move_in_use_over_udp() {
     devices_move(Port::Udp);
+}
+
+fn devices_share_contents(port: Port) {
+    let Some(moving) = Moving::start(SHARED, port, 3, 4) else { return };
+    moving.drain("node1", &["--wait-s", "60"]);
+    expect_right(&moving.stop());
+}
+
+#[test]
+fn devices_share_contents_over_shm() {
+    devices_share_contents(Port::Shm);
+}
+
+#[test]
+fn devices_share_contents_over_udp() {
+    devices_share_contents(Port::Udp);
 }
 
 fn others_go_on(port: Port) {
