@@ -103,7 +103,8 @@ impl Moving {
 
     /// Kills the host process of a node's device, if there is one.
     fn kill_host(&self, node: &str) {
-        if let Some(pid) = descendants(self.rack.agent_pid(node)).last() {
+        // Launcher, init, host. Below it a driver may have a linker.
+        if let Some(pid) = descendants(self.rack.agent_pid(node)).get(2) {
             kill_now(*pid);
         }
     }
