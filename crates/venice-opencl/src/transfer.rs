@@ -128,7 +128,10 @@ pub fn read(
     if memory.prepare(call, Access::Load)?.is_none() {
         return or_finished(call, |call| read_by_command(call, memory, offset, into, blocks));
     }
-    if blocks || is_free(call)? {
+    // Short bytes come with the end of a command: of another machine in one round trip, not two.
+    let comes_with_end =
+        into.len <= INLINE_BYTES && !call.queue.device.session().region().is_mapped();
+    if is_free(call)? || (blocks && !comes_with_end) {
         return read_at_once(call, memory, offset, into);
     }
     match read_by_command(call, memory, offset, into, blocks) {

@@ -42,8 +42,10 @@ impl<T> Inbox<T> {
 
     /// Takes all that was brought, and silences the bell.
     pub(crate) fn take(&self) -> Vec<T> {
-        let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
-        self.is_rung.store(false, Ordering::Release);
+        if self.is_rung.load(Ordering::Acquire) {
+            let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+            self.is_rung.store(false, Ordering::Release);
+        }
         std::mem::take(&mut *self.brought.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -82,7 +82,8 @@ impl Bells {
     }
 
     /// Sleeps until a bell, a kick, or for `timeout_ns`.
-    pub(super) fn sleep(&self, sleeper: Sleeper, timeout_ns: u64) {
+    /// Returns true if there may be a kick.
+    pub(super) fn sleep(&self, sleeper: Sleeper, timeout_ns: u64) -> bool {
         // One of several threads may take the kick of all.
         let is_alone = self.sleeping[sleeper as usize].load(Ordering::Relaxed) == 1;
         let timeout_ns = if is_alone { timeout_ns } else { timeout_ns.min(SHARED_SLEEP_NS) };
@@ -94,12 +95,16 @@ impl Bells {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(kick, PollFlags::IN)];
         // The result is irrelevant: the caller checks again.
         let _ = poll(&mut fds, Some(&timeout));
+        !fds[1].revents().is_empty()
     }
 
-    /// Ends a sleep, or a poller's wait: takes the bells in.
-    pub(super) fn end(&self, sleeper: Sleeper) {
+    /// Ends a sleep, or a poller's wait: takes the bells in. A kick that comes after `has_kick` was
+    /// found out ends the next sleep.
+    pub(super) fn end(&self, sleeper: Sleeper, has_kick: bool) {
         self.sleeping[sleeper as usize].fetch_sub(1, Ordering::SeqCst);
-        let _ = rustix::io::read(&self.kicks[sleeper as usize], &mut [0u8; 8]);
+        if has_kick {
+            let _ = rustix::io::read(&self.kicks[sleeper as usize], &mut [0u8; 8]);
+        }
         self.take_bells();
     }
 

@@ -197,7 +197,7 @@ impl Pipe {
     fn disarm(&self, watcher: &PipeWatcher) -> bool {
         let was_armed = watcher.is_armed.swap(false, Ordering::AcqRel);
         if was_armed {
-            self.bells.end(Sleeper::Pollers);
+            self.bells.end(Sleeper::Pollers, true);
         }
         was_armed
     }
@@ -429,11 +429,12 @@ impl Pipe {
 
     /// Sleeps after an announcement, and ends it.
     fn sleep(&self, sleeper: Sleeper, may_sleep: bool, timeout_ns: u64) {
+        let mut has_kick = false;
         if may_sleep {
             self.flush_beside(sleeper);
-            self.bells.sleep(sleeper, timeout_ns.min(SLEEP_NS));
+            has_kick = self.bells.sleep(sleeper, timeout_ns.min(SLEEP_NS));
         }
-        self.bells.end(sleeper);
+        self.bells.end(sleeper, has_kick);
     }
 
     /// Continues a message that a call has left, before a receiver sleeps.
