@@ -6,7 +6,10 @@ use std::sync::LazyLock;
 use opencl_sys::cl_icd::_cl_icd_dispatch;
 use opencl_sys::{CL_INVALID_OPERATION, cl_int};
 
-use crate::{context, device, event, image, kernel, map, memory, part, program, queue, transfer};
+use crate::{
+    context, device, event, image, image_commands, kernel, map, memory, part, program, queue,
+    sampler, transfer,
+};
 
 /// The table.
 pub type Dispatch = Table;
@@ -99,11 +102,11 @@ fn table() -> Table {
         clCreateImage3D = image::create_image_3d;
         clGetSupportedImageFormats = image::supported_image_formats;
         clGetImageInfo = image::image_info;
-        clCreateSampler = image::create_sampler;
-        clCreateSamplerWithProperties = image::create_sampler_with_properties;
-        clRetainSampler = image::retain_sampler;
-        clReleaseSampler = image::release_sampler;
-        clGetSamplerInfo = image::sampler_info;
+        clCreateSampler = sampler::create_sampler;
+        clCreateSamplerWithProperties = sampler::create_sampler_with_properties;
+        clRetainSampler = sampler::retain_sampler;
+        clReleaseSampler = sampler::release_sampler;
+        clGetSamplerInfo = sampler::sampler_info;
         clCreateProgramWithSource = program::create_program_with_source;
         clCreateProgramWithBinary = program::create_program_with_binary;
         clCreateProgramWithBuiltInKernels = program::create_program_with_built_in_kernels;
@@ -148,12 +151,12 @@ fn table() -> Table {
         clEnqueueMapBuffer = map::enqueue_map_buffer;
         clEnqueueMapImage = map::enqueue_map_image;
         clEnqueueUnmapMemObject = map::enqueue_unmap_mem_object;
-        clEnqueueReadImage = image::enqueue_read_image;
-        clEnqueueWriteImage = image::enqueue_write_image;
-        clEnqueueCopyImage = image::enqueue_copy_image;
-        clEnqueueCopyImageToBuffer = image::enqueue_copy_image_to_buffer;
-        clEnqueueCopyBufferToImage = image::enqueue_copy_buffer_to_image;
-        clEnqueueFillImage = image::enqueue_fill_image;
+        clEnqueueReadImage = image_commands::enqueue_read_image;
+        clEnqueueWriteImage = image_commands::enqueue_write_image;
+        clEnqueueCopyImage = image_commands::enqueue_copy_image;
+        clEnqueueCopyImageToBuffer = image_commands::enqueue_copy_image_to_buffer;
+        clEnqueueCopyBufferToImage = image_commands::enqueue_copy_buffer_to_image;
+        clEnqueueFillImage = image_commands::enqueue_fill_image;
     }
     table.clGetExtensionFunctionAddressForPlatform = Some(crate::extension_for_platform);
     refuse_makers(&mut table);

@@ -1,22 +1,15 @@
-//! Images and samplers.
+//! Images.
 
 use std::ffi::c_void;
 
 use opencl_sys::*;
-use venice_accel::opencl::wire::{CommandKind, ImageShape, Place};
+use venice_accel::opencl::wire::ImageShape;
 
-use crate::call::{self, Done, Out, array, code, made, session_code, store, three};
+use crate::call::{Done, Out, code, made, store};
 use crate::context::Context;
-use crate::event::plain;
 use crate::memory::{Image, Memory, Shape, check_flags, no_properties, with_access};
-use crate::object::{Object, Shared, bodies, new_id};
-use crate::queue::Enqueue;
-use crate::transfer::{check_access, finish, memory_of, pack, pair_of, read_rows, write_staged};
-use crate::transit::Access;
-
-bodies! {
-    Sampler: CL_INVALID_SAMPLER;
-}
+use crate::object::{Object, Shared};
+use crate::rows::Rows;
 
 /// A part of an image, in pixels.
 #[derive(Clone, Copy)]
@@ -88,7 +81,10 @@ impl Image {
 }
 
 /// Returns the pitches of a call: 0 stands for tight ones.
-fn pitches(image: &Image, part: Part, row: usize, slice: usize) -> Done<[u64; 2]> {
+///
+/// # Errors
+/// [`CL_INVALID_VALUE`].
+pub fn pitches(image: &Image, part: Part, row: usize, slice: usize) -> Done<[u64; 2]> {
     let [tight_row, rows, _] = part.tight_bytes(image.pixel_bytes);
     let row = if row == 0 { tight_row } else { row as u64 };
     if row < tight_row {
@@ -144,9 +140,10 @@ unsafe fn create(context: cl_context, asked: Asked, properties: Vec<u64>) -> Don
     let bytes = pixels.checked_mul(pixel_bytes).ok_or(CL_INVALID_IMAGE_SIZE)?;
     let extent = image.shape.extent();
     let first = (!host_ptr.is_null()).then(|| {
-        let rows = [extent[0] * pixel_bytes, extent[1], extent[2]];
+        let region = [extent[0] * pixel_bytes, extent[1], extent[2]];
+        let rows = Rows { start: host_ptr.cast(), region, pitches: image.host_pitches() };
         // SAFETY: the program passes memory as description and pitches say.
-        unsafe { pack(host_ptr.cast(), rows, image.host_pitches()) }
+        unsafe { rows.pack() }
     });
     let used = if flags & CL_MEM_USE_HOST_PTR != 0 { host_ptr.addr() } else { 0 };
     let inherited = image.buffer.as_ref().map_or(0, |buffer| buffer.flags);
@@ -430,328 +427,6 @@ pub unsafe extern "C" fn image_info(
                     out.put_plain(&[image.buffer.as_ref().map_or(null, Object::handle)])
                 }
                 CL_IMAGE_NUM_MIP_LEVELS | CL_IMAGE_NUM_SAMPLES => out.put_plain(&[0_u32]),
-                _ => Err(CL_INVALID_VALUE),
-            }
-        }
-    })
-}
-
-pub unsafe extern "C" fn enqueue_read_image(
-    queue: cl_command_queue,
-    image: cl_mem,
-    blocking: cl_bool,
-    origin: *const usize,
-    region: *const usize,
-    row_pitch: usize,
-    slice_pitch: usize,
-    into: *mut c_void,
-    count: cl_uint,
-    waits: *const cl_event,
-    event: *mut cl_event,
-) -> cl_int {
-    // SAFETY: the program passes valid lists and memory.
-    code(|| unsafe {
-        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_READ_IMAGE)?;
-        let memory = memory_of(&call, image)?;
-        let image = memory.image()?;
-        let part = Part::new(image, three(origin)?, three(region)?)?;
-        if into.is_null() {
-            return Err(CL_INVALID_VALUE);
-        }
-        check_access(&memory, CL_MEM_HOST_WRITE_ONLY)?;
-        let pitches = pitches(image, part, row_pitch, slice_pitch)?;
-        memory.prepare(&mut call, Access::Load)?;
-        let (id, tight) = (memory.id, part.tight_bytes(image.pixel_bytes));
-        let bytes = tight[0] * tight[1] * tight[2];
-        let read = read_rows(&call, into.cast(), tight, pitches, |offset| {
-            let Part { origin, region } = part;
-            let place = Place { offset, bytes };
-            CommandKind::ReadImage { memory: id, origin, region, place }
-        })?;
-        finish(&call, read, blocking != CL_FALSE)
-    })
-}
-
-pub unsafe extern "C" fn enqueue_write_image(
-    queue: cl_command_queue,
-    image: cl_mem,
-    _blocking: cl_bool,
-    origin: *const usize,
-    region: *const usize,
-    row_pitch: usize,
-    slice_pitch: usize,
-    from: *const c_void,
-    count: cl_uint,
-    waits: *const cl_event,
-    event: *mut cl_event,
-) -> cl_int {
-    // SAFETY: the program passes valid lists and memory.
-    code(|| unsafe {
-        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_WRITE_IMAGE)?;
-        let memory = memory_of(&call, image)?;
-        let image = memory.image()?;
-        let part = Part::new(image, three(origin)?, three(region)?)?;
-        if from.is_null() {
-            return Err(CL_INVALID_VALUE);
-        }
-        check_access(&memory, CL_MEM_HOST_READ_ONLY)?;
-        let pitches = pitches(image, part, row_pitch, slice_pitch)?;
-        memory.prepare(&mut call, Access::Store)?;
-        let tight = pack(from.cast(), part.tight_bytes(image.pixel_bytes), pitches);
-        let (id, Part { origin, region }) = (memory.id, part);
-        let written = write_staged(&call, &tight, |place| CommandKind::WriteImage {
-            memory: id,
-            origin,
-            region,
-            place,
-        })?;
-        call.hand_out(written);
-        Ok(())
-    })
-}
-
-pub unsafe extern "C" fn enqueue_copy_image(
-    queue: cl_command_queue,
-    from: cl_mem,
-    to: cl_mem,
-    from_origin: *const usize,
-    to_origin: *const usize,
-    region: *const usize,
-    count: cl_uint,
-    waits: *const cl_event,
-    event: *mut cl_event,
-) -> cl_int {
-    // SAFETY: the program passes valid lists.
-    code(|| unsafe {
-        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_IMAGE)?;
-        let (from, to) = pair_of(&call, from, to)?;
-        let (source, target) = (from.image()?, to.image()?);
-        let format = |image: &Image| (image.shape.order, image.shape.channel);
-        if format(source) != format(target) {
-            return Err(CL_IMAGE_FORMAT_MISMATCH);
-        }
-        let region = three(region)?;
-        let first = Part::new(source, three(from_origin)?, region)?;
-        let second = Part::new(target, three(to_origin)?, region)?;
-        let meets = |at: usize| {
-            first.origin[at] < second.origin[at] + region[at]
-                && second.origin[at] < first.origin[at] + region[at]
-        };
-        if Shared::ptr_eq(&from, &to) && (0..3).all(meets) {
-            return Err(CL_MEM_COPY_OVERLAP);
-        }
-        from.prepare(&mut call, Access::Load)?;
-        to.prepare(&mut call, Access::Store)?;
-        let (from_origin, to_origin) = (first.origin, second.origin);
-        let (from, to) = (from.id, to.id);
-        let kind = CommandKind::CopyImage { from, to, from_origin, to_origin, region };
-        call.send(Vec::new(), kind)
-    })
-}
-
-pub unsafe extern "C" fn enqueue_copy_image_to_buffer(
-    queue: cl_command_queue,
-    from: cl_mem,
-    to: cl_mem,
-    origin: *const usize,
-    region: *const usize,
-    offset: usize,
-    count: cl_uint,
-    waits: *const cl_event,
-    event: *mut cl_event,
-) -> cl_int {
-    // SAFETY: the program passes valid lists.
-    code(|| unsafe {
-        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_IMAGE_TO_BUFFER)?;
-        let (from, to) = pair_of(&call, from, to)?;
-        let image = from.image()?;
-        let part = Part::new(image, three(origin)?, three(region)?)?;
-        let [row, rows, slices] = part.tight_bytes(image.pixel_bytes);
-        to.check_range(offset, (row * rows * slices) as usize)?;
-        from.prepare(&mut call, Access::Load)?;
-        to.prepare(&mut call, Access::Store)?;
-        let (from, to, offset) = (from.id, to.id, offset as u64);
-        let Part { origin, region } = part;
-        let kind = CommandKind::CopyImageToBuffer { from, to, origin, region, offset };
-        call.send(Vec::new(), kind)
-    })
-}
-
-pub unsafe extern "C" fn enqueue_copy_buffer_to_image(
-    queue: cl_command_queue,
-    from: cl_mem,
-    to: cl_mem,
-    offset: usize,
-    origin: *const usize,
-    region: *const usize,
-    count: cl_uint,
-    waits: *const cl_event,
-    event: *mut cl_event,
-) -> cl_int {
-    // SAFETY: the program passes valid lists.
-    code(|| unsafe {
-        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER_TO_IMAGE)?;
-        let (from, to) = pair_of(&call, from, to)?;
-        let image = to.image()?;
-        let part = Part::new(image, three(origin)?, three(region)?)?;
-        let [row, rows, slices] = part.tight_bytes(image.pixel_bytes);
-        from.check_range(offset, (row * rows * slices) as usize)?;
-        from.prepare(&mut call, Access::Load)?;
-        to.prepare(&mut call, Access::Store)?;
-        let (from, to, offset) = (from.id, to.id, offset as u64);
-        let Part { origin, region } = part;
-        let kind = CommandKind::CopyBufferToImage { from, to, offset, origin, region };
-        call.send(Vec::new(), kind)
-    })
-}
-
-pub unsafe extern "C" fn enqueue_fill_image(
-    queue: cl_command_queue,
-    image: cl_mem,
-    color: *const c_void,
-    origin: *const usize,
-    region: *const usize,
-    count: cl_uint,
-    waits: *const cl_event,
-    event: *mut cl_event,
-) -> cl_int {
-    // SAFETY: the program passes valid lists, and a colour of four channels.
-    code(|| unsafe {
-        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_FILL_IMAGE)?;
-        let memory = memory_of(&call, image)?;
-        let image = memory.image()?;
-        if color.is_null() {
-            return Err(CL_INVALID_VALUE);
-        }
-        let Part { origin, region } = Part::new(image, three(origin)?, three(region)?)?;
-        // The colour of a depth image is one number.
-        let given = if image.shape.order == CL_DEPTH { 4 } else { 16 };
-        let mut bytes = [0_u8; 16];
-        bytes[..given].copy_from_slice(array(color.cast::<u8>(), given));
-        memory.prepare(&mut call, Access::Store)?;
-        let kind = CommandKind::FillImage { memory: memory.id, color: bytes, origin, region };
-        call.send(Vec::new(), kind)
-    })
-}
-
-/// A sampler.
-pub struct Sampler {
-    pub id: u64,
-    pub context: Shared<Context>,
-    normalized: bool,
-    addressing: cl_addressing_mode,
-    filter: cl_filter_mode,
-    list: Vec<cl_sampler_properties>,
-}
-
-impl Sampler {
-    /// Returns the command that makes it at a device.
-    pub fn creation(&self) -> CommandKind<'static> {
-        CommandKind::CreateSampler {
-            id: self.id,
-            context: self.context.id,
-            normalized: self.normalized,
-            addressing: self.addressing,
-            filter: self.filter,
-        }
-    }
-}
-
-impl Drop for Sampler {
-    fn drop(&mut self) {
-        for device in &self.context.devices {
-            device.session().release(self.id);
-        }
-    }
-}
-
-fn create_sampler_of(
-    context: cl_context,
-    normalized: bool,
-    addressing: cl_addressing_mode,
-    filter: cl_filter_mode,
-    list: Vec<cl_sampler_properties>,
-) -> Done<*mut c_void> {
-    let context = Object::<Context>::get(context)?;
-    let is_addressing = (CL_ADDRESS_NONE..=CL_ADDRESS_MIRRORED_REPEAT).contains(&addressing);
-    let is_filter = filter == CL_FILTER_NEAREST || filter == CL_FILTER_LINEAR;
-    if !is_addressing || !is_filter {
-        return Err(CL_INVALID_VALUE);
-    }
-    let id = new_id();
-    let sampler = Object::new(Sampler { id, context, normalized, addressing, filter, list });
-    for device in &sampler.context.devices {
-        sampler.context.id_at(device)?;
-        device.session().submit(&plain(sampler.creation())).map_err(session_code)?;
-    }
-    Ok(Object::hand_out(sampler))
-}
-
-pub unsafe extern "C" fn create_sampler(
-    context: cl_context,
-    normalized: cl_bool,
-    addressing: cl_addressing_mode,
-    filter: cl_filter_mode,
-    stored: *mut cl_int,
-) -> cl_sampler {
-    let normalized = normalized != CL_FALSE;
-    // SAFETY: the program passes null or a valid place.
-    unsafe {
-        made(stored, || create_sampler_of(context, normalized, addressing, filter, Vec::new()))
-    }
-}
-
-pub unsafe extern "C" fn create_sampler_with_properties(
-    context: cl_context,
-    properties: *const cl_sampler_properties,
-    stored: *mut cl_int,
-) -> cl_sampler {
-    // SAFETY: the program passes null or a list that ends with 0, and null or a valid place.
-    unsafe {
-        made(stored, || {
-            let (mut normalized, mut addressing, mut filter) =
-                (true, CL_ADDRESS_CLAMP, CL_FILTER_NEAREST);
-            let list = call::properties(properties, |name, value| {
-                match name as cl_sampler_info {
-                    CL_SAMPLER_NORMALIZED_COORDS => normalized = value != 0,
-                    CL_SAMPLER_ADDRESSING_MODE => addressing = value as cl_addressing_mode,
-                    CL_SAMPLER_FILTER_MODE => filter = value as cl_filter_mode,
-                    _ => return Err(CL_INVALID_VALUE),
-                }
-                Ok(())
-            })?;
-            create_sampler_of(context, normalized, addressing, filter, list)
-        })
-    }
-}
-
-pub unsafe extern "C" fn retain_sampler(handle: cl_sampler) -> cl_int {
-    code(|| Object::<Sampler>::get(handle).map(|sampler| sampler.retain()))
-}
-
-pub unsafe extern "C" fn release_sampler(handle: cl_sampler) -> cl_int {
-    code(|| Object::<Sampler>::get(handle)?.release())
-}
-
-pub unsafe extern "C" fn sampler_info(
-    handle: cl_sampler,
-    name: cl_sampler_info,
-    room: usize,
-    value: *mut c_void,
-    needed: *mut usize,
-) -> cl_int {
-    code(|| {
-        let sampler = Object::<Sampler>::get(handle)?;
-        let out = Out { room, value, needed };
-        // SAFETY: the program passes null or valid places.
-        unsafe {
-            match name {
-                CL_SAMPLER_REFERENCE_COUNT => out.put_plain(&[sampler.references()]),
-                CL_SAMPLER_CONTEXT => out.put_plain(&[Object::handle(&sampler.context)]),
-                CL_SAMPLER_NORMALIZED_COORDS => out.put_plain(&[cl_bool::from(sampler.normalized)]),
-                CL_SAMPLER_ADDRESSING_MODE => out.put_plain(&[sampler.addressing]),
-                CL_SAMPLER_FILTER_MODE => out.put_plain(&[sampler.filter]),
-                CL_SAMPLER_PROPERTIES => out.put_plain(&sampler.list),
                 _ => Err(CL_INVALID_VALUE),
             }
         }

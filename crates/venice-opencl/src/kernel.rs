@@ -14,11 +14,11 @@ use crate::call::{Done, Out, array, code, made, store, text};
 use crate::context::Context;
 use crate::device::Device;
 use crate::event::plain;
-use crate::image::Sampler;
 use crate::memory::Memory;
 use crate::object::{Object, Shared, bodies, new_id};
 use crate::program::Program;
 use crate::queue::{Enqueue, Queue};
+use crate::sampler::Sampler;
 use crate::transit::Access;
 
 /// First version of OpenCL in which a launch may have no work-item.

@@ -27,8 +27,6 @@ pub struct Link {
     pending: Mutex<HashMap<u64, Shared<Event>>>,
     /// Events that are being ended.
     ending: AtomicUsize,
-    /// Places of released buffers that the donor still uses.
-    leaving: Mutex<HashMap<u64, u64>>,
     /// Errors of objects that could not be made, by id.
     failures: Mutex<HashMap<u64, cl_int>>,
     background: Once,
@@ -47,7 +45,6 @@ impl Link {
             session: Session::open(access)?,
             pending: Mutex::default(),
             ending: AtomicUsize::new(0),
-            leaving: Mutex::default(),
             failures: Mutex::default(),
             background: Once::new(),
             is_left: AtomicBool::new(false),
@@ -121,12 +118,6 @@ impl Link {
     /// True if notices are taken in always.
     pub fn receives_always(&self) -> bool {
         self.background.is_completed()
-    }
-
-    /// Frees the place of a buffer once the donor has no more use for it.
-    pub fn free_later(&self, id: u64, place: u64) {
-        lock(&self.leaving).insert(id, place);
-        self.session.release(id);
     }
 
     /// Returns the error of the making of an object.
@@ -225,12 +216,7 @@ impl Sink for LinkSink {
                 link.note_failure(id, status);
             }
             Notice::Output { bytes } => output::print(bytes),
-            Notice::Freed { id } => {
-                let place = lock(&link.leaving).remove(&id);
-                if let Some(place) = place {
-                    link.session.free(place);
-                }
-            }
+            Notice::Freed { id } => link.session.free_left(id),
         }
     }
 

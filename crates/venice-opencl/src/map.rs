@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use opencl_sys::*;
-use venice_accel::opencl::wire::{CommandKind, Place};
+use venice_accel::opencl::wire::CommandKind;
 
 use crate::call::{Done, code, made, store, three};
 use crate::event::Event;
@@ -11,9 +11,8 @@ use crate::image::Part;
 use crate::memory::Memory;
 use crate::object::Shared;
 use crate::queue::Enqueue;
-use crate::transfer::{
-    Target, check_access, finish, memory_of, pack, read, read_rows, write_staged,
-};
+use crate::rows::{Piece, Rows};
+use crate::transfer::{Target, check_access, finish, memory_of, read, write_staged};
 use crate::transit::Access;
 
 /// A mapping of a memory object.
@@ -198,15 +197,13 @@ fn map_image(
         }
     };
     if reads(flags) {
-        let (id, Part { origin, region }) = (memory.id, part);
-        let bytes = tight[0] * tight[1] * tight[2];
-        let event = read_rows(call, start, tight, pitches, |offset| CommandKind::ReadImage {
-            memory: id,
-            origin,
-            region,
-            place: Place { offset, bytes },
-        })?;
-        finish(call, event, blocks)?;
+        let rows = Rows { start, region: tight, pitches };
+        let read = |piece: Piece, place| {
+            let (origin, region) = piece.of(part.origin, part.region);
+            CommandKind::ReadImage { memory: memory.id, origin, region, place }
+        };
+        // SAFETY: a mapping is valid until it is unmapped.
+        unsafe { rows.fill(call, blocks, &read)? };
     } else {
         call.send(Vec::new(), CommandKind::Marker {})?;
     }
@@ -260,16 +257,14 @@ fn unmap(
                 });
             }
             MapKind::Pixels { part, pitches, .. } => {
-                let tight = part.tight_bytes(memory.image()?.pixel_bytes);
+                let region = part.tight_bytes(memory.image()?.pixel_bytes);
+                let rows = Rows { start, region, pitches: *pitches };
+                let write = |piece: Piece, place| {
+                    let (origin, region) = piece.of(part.origin, part.region);
+                    CommandKind::WriteImage { memory: id, origin, region, place }
+                };
                 // SAFETY: as above.
-                let bytes = unsafe { pack(start, tight, *pitches) };
-                let Part { origin, region } = *part;
-                return write_staged(call, &bytes, |place| CommandKind::WriteImage {
-                    memory: id,
-                    origin,
-                    region,
-                    place,
-                });
+                return unsafe { rows.take(call, &write) };
             }
         }
     }

@@ -333,7 +333,7 @@ impl Drop for Memory {
         let is_whole = matches!(self.shape, Shape::Buffer);
         for device in &self.context.devices {
             match state.copies.get(&device.index) {
-                Some(Some(place)) if is_whole => device.link().free_later(self.id, *place),
+                Some(Some(place)) if is_whole => device.session().free_later(self.id, *place),
                 Some(_) => device.session().release(self.id),
                 None => {}
             }

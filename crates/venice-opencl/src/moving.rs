@@ -17,7 +17,6 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::event::{Event, plain};
 use crate::gate;
-use crate::image::Sampler;
 use crate::kernel::Kernel;
 use crate::link::Link;
 use crate::memory::Memory;
@@ -25,6 +24,7 @@ use crate::object::{Shared, living};
 use crate::part::{Division, whole_of};
 use crate::program::Program;
 use crate::queue::Queue;
+use crate::sampler::Sampler;
 use crate::seat::Hold;
 use crate::transit;
 

@@ -10,6 +10,7 @@ use crate::event::{Action, Event};
 use crate::memory::Memory;
 use crate::object::{Object, Shared};
 use crate::queue::{Enqueue, Queue};
+use crate::rows::Rows;
 use crate::transit::Access;
 
 /// Memory of the program that a command fills later.
@@ -494,65 +495,6 @@ impl Rectangle {
     }
 }
 
-/// Iterates over the rows of a region: offset in memory with these pitches, and in tight memory.
-pub fn rows(region: [u64; 3], [row, slice]: [u64; 2]) -> impl Iterator<Item = (usize, usize)> {
-    let [x, y, z] = region;
-    (0..z).flat_map(move |k| {
-        (0..y).map(move |j| ((k * slice + j * row) as usize, ((k * y + j) * x) as usize))
-    })
-}
-
-/// Copies rows of the program's memory into tight memory.
-///
-/// # Safety
-/// `start` is valid for all rows.
-pub unsafe fn pack(start: *const u8, region: [u64; 3], pitches: [u64; 2]) -> Vec<u8> {
-    let row_bytes = region[0] as usize;
-    let mut tight = vec![0; row_bytes * (region[1] * region[2]) as usize];
-    for (from, to) in rows(region, pitches) {
-        // SAFETY: promised by the caller; the destination is as long as all rows.
-        unsafe {
-            start
-                .add(from)
-                .copy_to_nonoverlapping(tight[to..to + row_bytes].as_mut_ptr(), row_bytes);
-        }
-    }
-    tight
-}
-
-/// Reads tight rows of the region into the program's memory when a command ends.
-///
-/// # Errors
-/// The errors of [`read_staged`].
-pub fn read_rows(
-    call: &Enqueue,
-    start: *mut u8,
-    region: [u64; 3],
-    pitches: [u64; 2],
-    kind: impl FnOnce(u64) -> CommandKind<'static>,
-) -> Done<Shared<Event>> {
-    let session = call.queue.device.session();
-    let bytes = region[0] * region[1] * region[2];
-    let place = session.allocate(bytes).map_err(session_code)?;
-    let start = Target::new(start.cast(), 0);
-    let fill: Action = Box::new(move |status, _| {
-        let start = start;
-        let mut tight = vec![0; bytes as usize];
-        let read = session.read(place, &mut tight);
-        session.free(place);
-        if status != CL_COMPLETE || read.is_err() {
-            return;
-        }
-        let row_bytes = region[0] as usize;
-        for (to, from) in rows(region, pitches) {
-            let row = &tight[from..from + row_bytes];
-            // SAFETY: the command has not ended for the program, whose memory is ours so long.
-            unsafe { start.start.add(to).copy_from_nonoverlapping(row.as_ptr(), row_bytes) };
-        }
-    });
-    call.send_with(kind(place), fill)
-}
-
 /// Makes and checks the boxes of a call: in the buffer, and in the program's memory.
 fn boxes(
     memory: &Memory,
@@ -602,11 +544,11 @@ pub unsafe extern "C" fn enqueue_read_buffer_rect(
         check_access(&memory, CL_MEM_HOST_WRITE_ONLY)?;
         memory.prepare(&mut call, Access::Load)?;
         let (id, start) = (memory.id, into.cast::<u8>().add(start as usize));
-        let read = read_rows(&call, start, region, outside.pitches(), |place| {
-            let (origin, pitches) = (inside.origin, inside.pitches());
-            CommandKind::ReadRectangle { memory: id, origin, region, pitches, place }
-        })?;
-        finish(&call, read, blocking != CL_FALSE)
+        let rows = Rows { start, region, pitches: outside.pitches() };
+        rows.fill(&call, blocking != CL_FALSE, &|piece, place| {
+            let ((origin, region), pitches) = (piece.of(inside.origin, region), inside.pitches());
+            CommandKind::ReadRectangle { memory: id, origin, region, pitches, place: place.offset }
+        })
     })
 }
 
@@ -638,12 +580,12 @@ pub unsafe extern "C" fn enqueue_write_buffer_rect(
         let (inside, outside, start) = boxes(&memory, origins, region, pitches)?;
         check_access(&memory, CL_MEM_HOST_READ_ONLY)?;
         memory.prepare(&mut call, Access::Store)?;
-        let start = from.cast::<u8>().add(start as usize);
-        let tight = pack(start, region, outside.pitches());
+        let start = from.cast::<u8>().add(start as usize).cast_mut();
+        let rows = Rows { start, region, pitches: outside.pitches() };
         let id = memory.id;
-        let written = write_staged(&call, &tight, |place| {
-            let (origin, pitches, place) = (inside.origin, inside.pitches(), place.offset);
-            CommandKind::WriteRectangle { memory: id, origin, region, pitches, place }
+        let written = rows.take(&call, &|piece, place| {
+            let ((origin, region), pitches) = (piece.of(inside.origin, region), inside.pitches());
+            CommandKind::WriteRectangle { memory: id, origin, region, pitches, place: place.offset }
         })?;
         call.hand_out(written);
         Ok(())

@@ -1,5 +1,7 @@
 //! Client of the Monitor Node for commands, with one-line errors.
 
+use std::pin::Pin;
+
 use anyhow::anyhow;
 use venice_control::client::{EnrolmentClient, MonitorClient};
 use venice_control::{
@@ -99,5 +101,7 @@ pub fn told_as_asked(error: ControlError) -> anyhow::Error {
 
 /// Runs `work` on a current-thread runtime.
 pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    // The runtime's own code exists once for each type that it runs: here for few.
+    let work: Pin<Box<dyn Future<Output = anyhow::Result<T>> + '_>> = Box::pin(work);
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use venice_ports::qpair::{QPairMessages, QPairSocketError};
 use venice_rack::types::ServiceAccess;
@@ -23,6 +23,8 @@ use crate::region::{Region, RegionError};
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
 /// Pause while the host takes no message and nothing comes from it.
 const FULL: Duration = Duration::from_micros(20);
+/// Longest wait for ranges of released objects when the region is full.
+const LEAVE_WITHIN: Duration = Duration::from_millis(200);
 /// Sleep of a waiting thread while another one receives; a check for missed events follows.
 const SLEEP: Duration = Duration::from_secs(1);
 
@@ -84,6 +86,8 @@ pub struct CommandStream {
     has_releases: AtomicBool,
     arena: Mutex<Arena>,
     give_back: Mutex<Vec<u64>>,
+    /// Places in the region of released objects that the donor still uses, by id.
+    leaving: Mutex<HashMap<u64, u64>>,
     /// Buffer of the receiving thread.
     receiver: Mutex<Vec<u8>>,
     waiting: Mutex<Waiting>,
@@ -147,6 +151,7 @@ impl CommandStream {
             has_releases: AtomicBool::new(false),
             arena: Mutex::default(),
             give_back: Mutex::default(),
+            leaving: Mutex::default(),
             receiver: Mutex::new(vec![0; MAX_MESSAGE_BYTES]),
             waiting: Mutex::default(),
             changed: Condvar::new(),
@@ -444,11 +449,31 @@ impl CommandStream {
         }
     }
 
-    /// Allocates a range of the region.
+    /// Allocates a range of the region. If it is full, waits a moment for what the donor may give
+    /// back of released objects.
     ///
     /// # Errors
     /// [`SessionError::NoRoom`]; those of [`CommandStream::call`].
     pub fn allocate(&self, bytes: u64) -> Result<u64, SessionError> {
+        let was_leaving = self.is_leaving();
+        let allocated = self.allocate_now(bytes);
+        if !was_leaving || !matches!(allocated, Err(SessionError::NoRoom { .. })) {
+            return allocated;
+        }
+        self.call(opcode::SYNC, &[])?;
+        let since = Instant::now();
+        while self.is_leaving() && since.elapsed() < LEAVE_WITHIN {
+            self.receive_ready()?;
+            std::thread::sleep(FULL);
+        }
+        self.allocate_now(bytes)
+    }
+
+    fn is_leaving(&self) -> bool {
+        !lock(&self.leaving).is_empty()
+    }
+
+    fn allocate_now(&self, bytes: u64) -> Result<u64, SessionError> {
         for offset in std::mem::take(&mut *lock(&self.give_back)) {
             self.request(RequestKind::Posted, opcode::GIVE_BACK, &encode(&offset))?;
         }
@@ -475,6 +500,20 @@ impl CommandStream {
     pub fn free(&self, offset: u64) {
         let given = lock(&self.arena).free(offset);
         lock(&self.give_back).extend(given);
+    }
+
+    /// Releases an object, and frees its range once the donor has told that it uses it no more.
+    pub fn free_later(&self, id: u64, offset: u64) {
+        lock(&self.leaving).insert(id, offset);
+        self.release(id);
+    }
+
+    /// Frees the range of a released object, which the donor uses no more.
+    pub fn free_left(&self, id: u64) {
+        let offset = lock(&self.leaving).remove(&id);
+        if let Some(offset) = offset {
+            self.free(offset);
+        }
     }
 
     /// Copies bytes to where a command finds them: into the message if they are short.

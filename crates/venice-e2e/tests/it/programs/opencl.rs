@@ -43,6 +43,37 @@ cl.enqueue_copy(queue, ones, to)
 assert (ones == 2).all()
 time.sleep(1000)
 "#;
+/// Fills the device's 64 MiB again and again with buffers and images, each of which is released first.
+const FILL: &str = r#"
+import numpy, pyopencl as cl
+context = cl.Context(cl.get_platforms()[0].get_devices())
+queue = cl.CommandQueue(context)
+flags = cl.mem_flags.READ_WRITE
+form = cl.ImageFormat(cl.channel_order.RGBA, cl.channel_type.UNSIGNED_INT8)
+for turn in range(20):
+    words = numpy.random.randint(0, 1 << 30, 15 << 18, numpy.int32)
+    into = numpy.empty_like(words)
+    buffers = [cl.Buffer(context, flags, words.nbytes) for _ in range(4)]
+    for buffer in buffers:
+        cl.enqueue_copy(queue, buffer, words)
+    for buffer in buffers:
+        cl.enqueue_copy(queue, into, buffer)
+        assert (into == words).all()
+        buffer.release()
+    pixels = words.view(numpy.uint8).reshape(1920, 2048, 4)
+    form_and_size = form, (2048, 1920)
+    image = cl.Image(context, flags | cl.mem_flags.COPY_HOST_PTR, *form_and_size, hostbuf=pixels)
+    # What else is there leaves little room for pixels on their way.
+    others = [cl.Buffer(context, flags, 15 << 20) for _ in range(2)] + [cl.Buffer(context, flags, 7 << 20)]
+    cl.enqueue_copy(queue, image, pixels[::-1].copy(), origin=(0, 0), region=(2048, 1920))
+    into = numpy.empty_like(pixels)
+    cl.enqueue_copy(queue, into, image, origin=(0, 0), region=(2048, 1920))
+    assert (into == pixels[::-1]).all()
+    image.release()
+    for other in others:
+        other.release()
+print("right")
+"#;
 /// Keeps the endpoints of one port in the environment of a program, as if it ran on another machine.
 const OVER_UDP: &str = "
 import json, os, sys
@@ -56,10 +87,15 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 /// A rack whose second node lends the processors as an OpenCL device.
 fn rack(port: Port) -> Rack {
+    rack_with(port, "2GiB")
+}
+
+/// A rack whose second node lends a device with so much memory.
+fn rack_with(port: Port, memory: &str) -> Rack {
     // Hosts on the loopback interface have no endpoint for datagrams.
     let network: &[&str] = if port == Port::Udp { &["--netns"] } else { &[] };
-    let offer = ["--offer", "node2/accelerator:opencl=2GiB"];
-    Rack::start_with(port, 64, &[&offer, network].concat())
+    let offer = format!("node2/accelerator:opencl={memory}");
+    Rack::start_with(port, 64, &[&["--offer", &offer], network].concat())
 }
 
 /// Runs a program, which must succeed; returns its output.
@@ -128,6 +164,18 @@ fn calls_answer_as_local() {
     let local = output(local);
     assert!(local.lines().count() > 8, "{local}");
     assert_eq!(output(granted(&rack, false, &words)), local);
+}
+
+#[test]
+fn released_memory_is_used_again() {
+    if !Path::new(PYOPENCL).exists() {
+        return eprintln!("SKIPPED: python3-pyopencl is not installed");
+    }
+    for port in [Port::Shm, Port::Udp] {
+        let rack = rack_with(port, "64MiB");
+        let words = ["/usr/bin/python3", "-c", FILL];
+        assert_eq!(output(granted(&rack, port == Port::Udp, &words)), "right\n");
+    }
 }
 
 #[test]
