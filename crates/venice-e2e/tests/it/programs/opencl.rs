@@ -50,7 +50,7 @@ context = cl.Context(cl.get_platforms()[0].get_devices())
 queue = cl.CommandQueue(context)
 flags = cl.mem_flags.READ_WRITE
 form = cl.ImageFormat(cl.channel_order.RGBA, cl.channel_type.UNSIGNED_INT8)
-for turn in range(20):
+for turn in range(6):
     words = numpy.random.randint(0, 1 << 30, 15 << 18, numpy.int32)
     into = numpy.empty_like(words)
     buffers = [cl.Buffer(context, flags, words.nbytes) for _ in range(4)]
