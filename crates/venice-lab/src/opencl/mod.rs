@@ -21,8 +21,8 @@ use venice_measure::report::publish;
 pub use report::{AccelReport, Place, PlaceReport};
 pub use worker::{Figures, ProgramArgs, execute_program};
 
-/// The device that the second node of each rack lends.
-const OFFER: &str = "node2/accelerator:opencl=1GiB";
+/// Devices that nodes of each rack lend: the second one takes contents over from the first one.
+const OFFERS: [&str; 2] = ["node2/accelerator:opencl=1GiB", "node3/accelerator:opencl=1GiB"];
 /// Memory that the nodes of a rack lend: none is used.
 const LENT_BYTES: u64 = 16 << 20;
 /// Time limit of one program.
@@ -96,8 +96,8 @@ fn measure(args: &AccelArgs, report: &mut AccelReport) -> Result<()> {
 }
 
 fn cases(args: &AccelArgs) -> Result<Vec<Case>> {
-    let offers = [OFFER.to_owned()];
-    let up = |port| Rack::offering(2, port, LENT_BYTES, &offers);
+    let offers = OFFERS.map(str::to_owned);
+    let up = |port| Rack::offering(3, port, LENT_BYTES, &offers);
     let case = |place, rack| Case { place, rack, vendors: None };
     let mut cases = vec![case(Place::Local, None), case(Place::Shm, Some(up(Port::Shm)?))];
     // Without root all nodes are on loopback, where no service listens at udp.
@@ -127,7 +127,7 @@ fn run(case: &Case, calls: u32) -> Result<Figures> {
     match &case.rack {
         Some(rack) => {
             let mut command = rack.venice();
-            command.args(["run", "--accelerators", "1", "--"]).args(&program);
+            command.args(["run", "--accelerators", "2", "--"]).args(&program);
             rack.finish("venice run", command, PATIENCE)?;
         }
         None => {

@@ -75,70 +75,76 @@ enum Aim {
 struct Row {
     name: &'static str,
     unit: Unit,
-    figure: fn(&Figures) -> f64,
+    figure: fn(&Figures) -> Option<f64>,
     aims: [Aim; 2],
 }
 
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 11] = [
     Row {
         name: "empty kernel and finish, p50",
         unit: Unit::Nanoseconds,
-        figure: |it| it.kernel_ns[0],
+        figure: |it| Some(it.kernel_ns[0]),
         aims: [Aim::LocalPlus(15.0), Aim::LocalPlus(40.0)],
     },
     Row {
         name: "the same, p99",
         unit: Unit::Nanoseconds,
-        figure: |it| it.kernel_ns[1],
+        figure: |it| Some(it.kernel_ns[1]),
         aims: [Aim::None, Aim::Micros(1000.0)],
     },
     Row {
         name: "kernel in a queue of 5000",
         unit: Unit::Nanoseconds,
-        figure: |it| it.queued_ns,
+        figure: |it| Some(it.queued_ns),
         aims: [Aim::Micros(5.0), Aim::Micros(8.0)],
     },
     Row {
         name: "write 4 B, blocking",
         unit: Unit::Nanoseconds,
-        figure: |it| it.write_ns,
+        figure: |it| Some(it.write_ns),
         aims: [Aim::Micros(35.0), Aim::Micros(60.0)],
     },
     Row {
         name: "read 4 KiB, blocking",
         unit: Unit::Nanoseconds,
-        figure: |it| it.read_ns,
+        figure: |it| Some(it.read_ns),
         aims: [Aim::Micros(35.0), Aim::Micros(60.0)],
     },
     Row {
         name: "kernel, then read 4 B, p50",
         unit: Unit::Nanoseconds,
-        figure: |it| it.kernel_read_ns[0],
+        figure: |it| Some(it.kernel_read_ns[0]),
         aims: [Aim::LocalPlus(20.0), Aim::LocalPlus(50.0)],
     },
     Row {
         name: "the same, p99",
         unit: Unit::Nanoseconds,
-        figure: |it| it.kernel_read_ns[1],
+        figure: |it| Some(it.kernel_read_ns[1]),
         aims: [Aim::None, Aim::None],
     },
     Row {
         name: "map and unmap 1 MiB",
         unit: Unit::Nanoseconds,
-        figure: |it| it.map_ns,
+        figure: |it| Some(it.map_ns),
         aims: [Aim::Times(2.0), Aim::None],
     },
     Row {
         name: "write 64 MiB",
         unit: Unit::BytesPerSecond,
-        figure: |it| it.write_bps,
+        figure: |it| Some(it.write_bps),
         aims: [Aim::Share(0.9), Aim::None],
     },
     Row {
         name: "read 64 MiB",
         unit: Unit::BytesPerSecond,
-        figure: |it| it.read_bps,
+        figure: |it| Some(it.read_bps),
         aims: [Aim::Share(0.9), Aim::None],
+    },
+    Row {
+        name: "64 MiB from device to device",
+        unit: Unit::BytesPerSecond,
+        figure: |it| it.between_bps,
+        aims: [Aim::None, Aim::None],
     },
 ];
 
@@ -167,9 +173,9 @@ impl Aim {
 
 impl AccelReport {
     /// Returns the median of a figure in a place.
-    fn median(&self, place: &Place, figure: fn(&Figures) -> f64) -> Option<f64> {
+    fn median(&self, place: &Place, figure: fn(&Figures) -> Option<f64>) -> Option<f64> {
         let report = self.places.iter().find(|report| report.place == *place)?;
-        let mut values: Vec<f64> = report.turns.iter().map(figure).collect();
+        let mut values: Vec<f64> = report.turns.iter().filter_map(figure).collect();
         values.sort_by(f64::total_cmp);
         values.get(values.len() / 2).copied()
     }

@@ -1,4 +1,5 @@
-//! The measured OpenCL program: uses the first device of the first platform, through the loader.
+//! The measured OpenCL program: uses the first device of the first platform, through the loader; the
+//! second one, if there is one, only for contents that go from device to device.
 
 use std::ffi::c_void;
 use std::path::PathBuf;
@@ -59,6 +60,8 @@ pub struct Figures {
     pub write_bps: f64,
     /// Read of 64 MiB, in bytes a second.
     pub read_bps: f64,
+    /// 64 MiB from a device to another one of its context, in bytes a second; `None`: it has none.
+    pub between_bps: Option<f64>,
 }
 
 /// Measures, and writes the figures.
@@ -119,6 +122,7 @@ macro_rules! make {
 /// A device with a queue and kernels; its objects end with the process.
 struct Device<'a> {
     library: &'a Library,
+    platform: cl_platform_id,
     context: cl_context,
     queue: cl_command_queue,
     empty: cl_kernel,
@@ -129,10 +133,18 @@ struct Device<'a> {
 impl<'a> Device<'a> {
     fn open(library: &'a Library) -> Result<Self> {
         let none = null_mut();
-        let mut device =
-            Self { library, context: none, queue: none, empty: none, add: none, buffer: none };
+        let mut device = Self {
+            library,
+            platform: none,
+            context: none,
+            queue: none,
+            empty: none,
+            add: none,
+            buffer: none,
+        };
         let (mut platform, mut id) = (null_mut(), null_mut());
         call!(device, clGetPlatformIDs(1, &raw mut platform, null_mut()));
+        device.platform = platform;
         call!(device, clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &raw mut id, null_mut()));
         device.context = make!(device, clCreateContext(null(), 1, &raw const id, None, null_mut()));
         device.queue = make!(device, clCreateCommandQueue(device.context, id, 0));
@@ -173,6 +185,7 @@ impl<'a> Device<'a> {
         })?;
         let map = self.times(calls.min(500), || self.map())?;
         let (write_bps, read_bps) = self.copies()?;
+        let between_bps = self.between()?;
         Ok(Figures {
             kernel_ns: [kernel.median(), kernel.percentile(99)],
             queued_ns,
@@ -182,6 +195,7 @@ impl<'a> Device<'a> {
             map_ns: map.median(),
             write_bps,
             read_bps,
+            between_bps,
         })
     }
 
@@ -228,6 +242,56 @@ impl<'a> Device<'a> {
             bail!("64 MiB came back changed");
         }
         Ok((LARGE as f64 / write_s, LARGE as f64 / read_s))
+    }
+
+    /// Returns the rate of the best of a few ways from the first device to the second one, whose
+    /// bytes it checks; `None`: there is one device only.
+    fn between(&self) -> Result<Option<f64>> {
+        let (mut ids, mut count) = ([null_mut(); 2], 0);
+        let all = CL_DEVICE_TYPE_ALL;
+        call!(self, clGetDeviceIDs(self.platform, all, 2, ids.as_mut_ptr(), &raw mut count));
+        if count < 2 {
+            return Ok(None);
+        }
+        let context = make!(self, clCreateContext(null(), 2, ids.as_ptr(), None, null_mut()));
+        let [first, second] = ids;
+        let first = make!(self, clCreateCommandQueue(context, first, 0));
+        let second = make!(self, clCreateCommandQueue(context, second, 0));
+        let buffer = make!(self, clCreateBuffer(context, CL_MEM_READ_WRITE, LARGE, null_mut()));
+        let list = &raw const buffer;
+        let mut best_s = f64::INFINITY;
+        for turn in 1..=5_u32 {
+            let pattern = (&raw const turn).cast();
+            call!(
+                self,
+                clEnqueueFillBuffer(first, buffer, pattern, 4, 0, LARGE, 0, null(), null_mut())
+            );
+            call!(self, clFinish(first));
+            let began = Instant::now();
+            call!(self, clEnqueueMigrateMemObjects(second, 1, list, 0, 0, null(), null_mut()));
+            call!(self, clFinish(second));
+            best_s = best_s.min(began.elapsed().as_secs_f64());
+            let (mut last, offset) = ([0_u8; 4], LARGE - 4);
+            let into = last.as_mut_ptr().cast();
+            call!(
+                self,
+                clEnqueueReadBuffer(
+                    second,
+                    buffer,
+                    CL_TRUE,
+                    offset,
+                    4,
+                    into,
+                    0,
+                    null(),
+                    null_mut()
+                )
+            );
+            if u32::from_ne_bytes(last) != turn {
+                bail!("64 MiB changed on the way to the second device");
+            }
+        }
+        Ok(Some(LARGE as f64 / best_s))
     }
 
     fn launch(&self, kernel: cl_kernel) -> Result<()> {
