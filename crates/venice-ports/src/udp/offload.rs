@@ -1,6 +1,6 @@
 //! Offloads of the kernel and limits of the path to a peer.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
@@ -49,8 +49,31 @@ impl UdpOffloads {
 /// Returns the longest datagram, in bytes of UDP payload, that reaches `peer` without
 /// fragmentation, as far as this machine can tell.
 pub(super) fn datagram_limit(peer: SocketAddr) -> usize {
+    mtu_to(peer).map_or_else(|_| limit_by(peer, COMMON_MTU), |mtu| limit_by(peer, mtu))
+}
+
+/// The same for the peers of a socket once this process may make no others, as a confined host:
+/// then `near` stands for what cannot be found out, the limit of the socket's [neighbours](near_limit).
+pub(super) fn datagram_limit_or(peer: SocketAddr, near: usize) -> usize {
+    mtu_to(peer).map_or(near, |mtu| limit_by(peer, mtu))
+}
+
+/// Returns the limit of peers in the subnet of a local address.
+pub(super) fn near_limit(local: SocketAddr) -> usize {
+    // In all subnets but those of one address the next address is a neighbour's.
+    let neighbour: IpAddr = match local.ip() {
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() ^ 1).into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() ^ 1).into(),
+    };
+    match local.ip().is_unspecified() {
+        true => limit_by(local, COMMON_MTU),
+        false => datagram_limit(SocketAddr::new(neighbour, local.port())),
+    }
+}
+
+fn limit_by(peer: SocketAddr, mtu: usize) -> usize {
     let headers = if peer.is_ipv4() { IPV4_UDP_HEADER_BYTES } else { IPV6_UDP_HEADER_BYTES };
-    mtu_to(peer).unwrap_or(COMMON_MTU).max(headers + 512) - headers
+    mtu.max(headers + 512) - headers
 }
 
 fn mtu_to(peer: SocketAddr) -> rustix::io::Result<usize> {
@@ -71,5 +94,16 @@ mod tests {
         let limit = datagram_limit("127.0.0.1:9".parse().unwrap());
         assert!((1472..=65_507).contains(&limit), "{limit}");
         assert!(UdpOffloads::detect().is_ok());
+    }
+
+    #[test]
+    fn neighbours_share_limit() {
+        let local: SocketAddr = "127.0.0.1:9".parse().unwrap();
+        assert_eq!(near_limit(local), datagram_limit("127.0.0.2:9".parse().unwrap()));
+        assert_eq!(near_limit("0.0.0.0:9".parse().unwrap()), 1472);
+        let unreachable = "[2001:db8::1]:9".parse().unwrap();
+        if mtu_to(unreachable).is_err() {
+            assert_eq!(datagram_limit_or(unreachable, 8952), 8952);
+        }
     }
 }

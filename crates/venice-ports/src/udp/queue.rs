@@ -58,7 +58,10 @@ impl<M: GrantedMemory> Queue<M> {
         incoming.set_has_frames(keys.is_none());
         let senders = match keys {
             None => Senders::Plain(PlainSenders::default()),
-            Some(keys) => Senders::Sealed(SealedSenders::new(number, keys, &target)),
+            Some(keys) => {
+                let at = (number, socket.local_addr());
+                Senders::Sealed(SealedSenders::new(at, keys, &target))
+            }
         };
         let alarm = Alarm::new()?;
         let mut fds = vec![alarm.as_fd(), shared.orders[number].as_fd()];

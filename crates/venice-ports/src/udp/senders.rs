@@ -1,11 +1,12 @@
 //! Senders of a server: by address, or by the seal of their datagrams.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use venice_fabric::{PeerAddr, Target, TargetConfig, Transmission};
 
 use super::address::AddressBook;
-use super::offload::datagram_limit;
+use super::offload::{datagram_limit_or, near_limit};
 use super::outgoing::Outgoing;
 use super::raw_address::RawAddress;
 use super::reassembly::Reassembly;
@@ -151,6 +152,8 @@ impl PlainSenders {
 /// Senders identified by the seals of their datagrams, regardless of address.
 pub(super) struct SealedSenders {
     queue: usize,
+    /// Longest datagram to neighbours.
+    near_limit: usize,
     keys: Arc<dyn SealKeys + Send + Sync>,
     opener: Opener<Option<Sender>>,
 }
@@ -167,12 +170,12 @@ struct Sender {
 
 impl SealedSenders {
     pub(super) fn new(
-        queue: usize,
+        (queue, local): (usize, SocketAddr),
         keys: Arc<dyn SealKeys + Send + Sync>,
         target: &TargetConfig,
     ) -> Self {
         let opener = Opener::new(usize::from(target.max_links) * SENDERS_PER_LINK);
-        Self { queue, keys, opener }
+        Self { queue, near_limit: near_limit(local), keys, opener }
     }
 
     fn take(
@@ -192,12 +195,13 @@ impl SealedSenders {
         }
         let kept = self.opener.value_mut(opened.session).expect("the session was opened above");
         if kept.is_none() {
-            *kept = Sender::admit(from, &opened.header, &*self.keys);
+            *kept = Sender::admit((from, self.near_limit), &opened.header, &*self.keys);
         }
         let Some(sender) = kept else { return Err(Dropped::UnknownKey) };
         if sender.address != *from {
             sender.address = *from;
-            sender.limit = from.decode().map_or(sender.limit, datagram_limit);
+            let limit = |from| datagram_limit_or(from, self.near_limit);
+            sender.limit = from.decode().map_or(sender.limit, limit);
         }
         sender.traffic.received_bytes += datagram.len() as u64;
         let text = &datagram[opened.payload];
@@ -216,12 +220,16 @@ impl SealedSenders {
 
 impl Sender {
     /// Returns a new sender; `None` if its key has just expired, or there are no random numbers.
-    fn admit(from: &RawAddress, header: &SealedHeader, keys: &dyn SealKeys) -> Option<Self> {
+    fn admit(
+        (from, near_limit): (&RawAddress, usize),
+        header: &SealedHeader,
+        keys: &dyn SealKeys,
+    ) -> Option<Self> {
         let key = keys.key(header.key)?;
         let sealer = Sealer::answering(header.algorithm, header.key, &key, header.salt).ok()?;
         Some(Self {
             address: *from,
-            limit: datagram_limit(from.decode()?),
+            limit: datagram_limit_or(from.decode()?, near_limit),
             sealer,
             reassembly: Reassembly::default(),
             traffic: Traffic { name: Some(header.key), ..Traffic::default() },
