@@ -85,6 +85,11 @@ pub struct AgentConfig {
     pub state_dir: PathBuf,
     /// Directory of the hosts of devices' services, of this agent alone.
     pub hosts_dir: PathBuf,
+    /// Most bytes that each owner's builds take here, from grant to grant; 0 keeps none.
+    #[serde(deserialize_with = "size")]
+    pub build_cache: ByteSize,
+    /// Directory of the owners' builds, of this agent alone.
+    pub build_cache_dir: PathBuf,
     /// True for a pool node: it lends, and its own programs cannot borrow.
     pub pool: bool,
     /// Memory to keep available for this machine's own programs: below it, unlent memory returns to
@@ -131,6 +136,8 @@ impl Default for AgentConfig {
             offer: Vec::new(),
             state_dir: "/var/lib/venice/agent".into(),
             hosts_dir: "/run/venice/hosts".into(),
+            build_cache: ByteSize(128 << 20),
+            build_cache_dir: "/var/cache/venice/builds".into(),
             pool: false,
             keep_free: None,
             take_back_after_s: TAKE_BACK_AFTER_S,

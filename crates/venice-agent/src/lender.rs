@@ -213,6 +213,7 @@ impl Lender {
         if let Some(view) = view.filter(|view| view.slabs == 0)
             && let Some(share) = state.core.share(grant)
         {
+            let share = (share, state.core.owner(grant));
             self.services.begin(grant, view.key, share, self.ports().node_secret());
         }
         if let Some(view) = view.filter(|view| view.slabs > 0)

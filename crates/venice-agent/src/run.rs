@@ -17,6 +17,7 @@ use venice_ports::PortError;
 use venice_ports::shm::ShmServer;
 use venice_ports::udp::UdpSocket;
 use venice_ports::verbs::{Device, VerbsServer};
+use venice_service::{CacheConfig, SupervisorConfig};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 use crate::devices::DeviceWatch;
@@ -205,7 +206,7 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let ports = Ports { shm, verbs, frames: Some(frames.clone()) };
     let network = host_network(&config, udp_addr);
     let (services, hosts) =
-        Services::open((devices.host(), devices.specs()), &config.hosts_dir, network)?;
+        Services::open((devices.host(), devices.specs()), supervisor_config(&config), network)?;
     let lender = Arc::new(Lender::new(pool, grants, ports, services, prepare_timeout));
     lender.offer_devices(&devices);
     let (tls, name) = (Arc::clone(&identity.tls), config.name.clone());
@@ -235,6 +236,16 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
         blocks,
         member,
     })
+}
+
+/// Returns the configuration of the hosts of devices' services.
+fn supervisor_config(config: &AgentConfig) -> SupervisorConfig {
+    let ByteSize(owner_bytes) = config.build_cache;
+    let caches = CacheConfig { dir: config.build_cache_dir.clone(), owner_bytes };
+    SupervisorConfig {
+        caches: (owner_bytes > 0).then_some(caches),
+        ..SupervisorConfig::new(&config.hosts_dir)
+    }
 }
 
 /// Returns the network of service hosts; `None` if all recipients are on this machine.

@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, watch};
+use venice_accel::opencl::drivers;
 use venice_control::{
-    Endpoint, GrantUsage, Refusal, ResourceSpec, ServiceAccess, ServiceState, Share,
+    Endpoint, GrantUsage, Owner, Refusal, ResourceSpec, ServiceAccess, ServiceState, Share,
 };
 use venice_ports::seal::node_key;
 use venice_rack::donor::EndReason;
@@ -50,6 +50,8 @@ pub(crate) struct Services {
     supervisor: Mutex<Option<HostSupervisor>>,
     network: Option<HostNetwork>,
     boot_id: String,
+    /// Bytes of builds that are kept of each owner; 0: none.
+    kept_bytes: u64,
     grants: Mutex<Grants>,
 }
 
@@ -84,29 +86,36 @@ struct Served {
 }
 
 impl Services {
-    /// Opens the supervisor in `dir` if one of the devices has a service; removes what an earlier
+    /// Opens the supervisor if one of the devices has a service; removes what an earlier
     /// agent left there.
     ///
     /// # Errors
     /// [`AgentError::Hosts`] if the directory or the machine's random numbers cannot be used.
     pub(crate) fn open(
         (host, devices): (&Host, &[ResourceSpec]),
-        dir: &Path,
+        mut config: SupervisorConfig,
         network: Option<HostNetwork>,
     ) -> Result<(Self, HostEvents), AgentError> {
         let (send, events) = mpsc::unbounded_channel();
         let none = ServiceSecret::from_bytes([0; ServiceSecret::BYTES]);
-        if !devices.iter().any(|device| devices::service(host, device, none).is_some()) {
+        let specs = devices.iter().filter_map(|device| devices::service(host, device, none));
+        let specs: Vec<_> = specs.collect();
+        if specs.is_empty() {
             return Ok((Self::default(), events));
         }
+        if specs.iter().all(|spec| spec.caches.is_empty()) {
+            config.caches = None;
+        }
+        let kept_bytes = config.caches.as_ref().map_or(0, |caches| caches.owner_bytes);
         let on_event = move |event| drop(send.send(event));
-        let supervisor = HostSupervisor::open(SupervisorConfig::new(dir), on_event)?;
+        let supervisor = HostSupervisor::open(config, on_event)?;
         let services = Self {
             devices: devices.to_vec(),
             host: host.clone(),
             supervisor: Mutex::new(Some(supervisor)),
             network,
             boot_id: venice_service::boot_id(),
+            kept_bytes,
             grants: Mutex::default(),
         };
         Ok((services, events))
@@ -117,14 +126,16 @@ impl Services {
         &self,
         grant: GrantId,
         key: GrantKey,
-        share: &Share,
+        (share, owner): (&Share, Option<&Owner>),
         node_secret: Option<NodeSecret>,
     ) {
         let mut grants = self.grants();
         if grants.served.contains_key(&grant) {
             return;
         }
-        let Some((served, spec)) = self.served(grant, key, share, node_secret) else { return };
+        let Some((served, spec)) = self.served(grant, key, (share, owner), node_secret) else {
+            return;
+        };
         grants.served.insert(grant, served);
         // Locked: the end of the grant must not be sent before.
         self.with_supervisor(|supervisor| supervisor.begin(grant, spec));
@@ -136,7 +147,7 @@ impl Services {
         &self,
         from: GrantId,
         (grant, key): (GrantId, GrantKey),
-        share: &Share,
+        (share, owner): (&Share, &Owner),
         node_secret: Option<NodeSecret>,
         why: String,
     ) {
@@ -144,6 +155,7 @@ impl Services {
         if !grants.end(from, &why) {
             return;
         }
+        let share = (share, Some(owner));
         let spec = self.served(grant, key, share, node_secret).map(|(served, spec)| {
             grants.served.insert(grant, served);
             Box::new(spec)
@@ -165,7 +177,7 @@ impl Services {
         &self,
         grant: GrantId,
         key: GrantKey,
-        share: &Share,
+        (share, owner): (&Share, Option<&Owner>),
         node_secret: Option<NodeSecret>,
     ) -> Option<(Served, HostSpec)> {
         let is_it = |spec: &&ResourceSpec| share.device() == Some((spec.kind, &spec.address));
@@ -179,6 +191,9 @@ impl Services {
             }
         };
         let mut spec = devices::service(&self.host, device, secret)?;
+        if let Some(owner) = owner.filter(|_| self.kept_bytes > 0 && !spec.caches.is_empty()) {
+            drivers::keep_caches(&mut spec, owner.to_string(), self.kept_bytes);
+        }
         let sealed = node_secret.map(|secret| node_key(&secret, KeyName::Grant(grant)).0);
         if let Some(network) = self.network {
             let seal = sealed.map(|key| SealSpec { grant, key });
@@ -434,8 +449,9 @@ mod tests {
         let services = Services { devices: vec![accelerator()], ..Services::default() };
         let share = accelerator().share(0);
         let first = GrantId(1);
-        stays_locked(&services, || services.begin(first, KEY, &share, None));
-        services.transfer(first, (GrantId(2), KEY), &share, None, "transferred".into());
+        stays_locked(&services, || services.begin(first, KEY, (&share, None), None));
+        let bob = Owner { node: "n2".into(), user: "bob".into() };
+        services.transfer(first, (GrantId(2), KEY), (&share, &bob), None, "transferred".into());
         stays_locked(&services, || assert_eq!(services.ended_host(first), None));
         assert!(services.end(GrantId(2), "released"));
     }
@@ -445,7 +461,7 @@ mod tests {
         let services = Services { devices: vec![accelerator()], ..Services::default() };
         let share = accelerator().share(0);
         let (grant, other) = (GrantId(1), GrantKey(8));
-        services.begin(grant, KEY, &share, None);
+        services.begin(grant, KEY, (&share, None), None);
         // It ends after the check of its key, and before the watch.
         services.end(grant, "it was released");
         let state = |key| services.watch((grant, key)).unwrap().borrow().clone();

@@ -110,6 +110,7 @@ impl Lender {
         let Some(share) = state.core.share(step.grant) else { return };
         let (secret, why) =
             (self.ports().node_secret(), format!("it was transferred to {}", step.owner));
+        let share = (share, &step.owner);
         self.services.transfer(step.from, (step.grant, step.key), share, secret, why);
     }
 

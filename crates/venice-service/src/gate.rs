@@ -25,6 +25,8 @@ pub(crate) const MAX_MESSAGE_BYTES: usize = 64 << 10;
 pub(crate) enum Report {
     /// The init process exists, and waits. Comes with its pidfd.
     Init,
+    /// The host has caches that are to be kept. Comes with their directory, from init.
+    Cache,
     /// The host is confined as far as it will be; its service begins after this.
     Confined(Confinement),
     /// The host listens; with the port of each UDP endpoint, in the order of the spec.

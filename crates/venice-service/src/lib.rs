@@ -36,6 +36,7 @@
 #![warn(missing_docs)]
 
 mod boot_id;
+mod cache;
 mod cgroup;
 mod client;
 mod confine;
@@ -61,6 +62,7 @@ mod usage;
 pub mod wire;
 
 pub use self::boot_id::boot_id;
+pub use self::cache::{CacheConfig, CacheDir, CacheEntries};
 pub use self::client::ServiceClient;
 pub use self::confinement::{Confinement, Measure, MeasureState};
 pub use self::connections::{ConnectionCounts, HostConnections};

@@ -7,12 +7,15 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use venice_wire::GrantId;
 
+use crate::cache::{CacheDir, KeptCache};
 use crate::confinement::Measure;
 use crate::secret::ServiceSecret;
 use crate::wire::MAX_NAME_BYTES;
 
 /// File of the ring's socket in the endpoint directory.
 pub(crate) const RING_SOCKET: &str = "qpair.sock";
+/// Directory of a host's caches.
+pub(crate) const CACHE: &str = "/cache";
 /// Most endpoints of a host.
 const MAX_ENDPOINTS: usize = 4;
 /// Most devices and paths of a host.
@@ -40,9 +43,16 @@ pub struct HostSpec {
     /// Files and trees that the host may write, at the same paths.
     #[serde(default)]
     pub write_paths: Vec<PathBuf>,
-    /// True if code in `/tmp` may be mapped for execution: for drivers that compile.
+    /// True if code in `/tmp` and `/cache` may be mapped for execution: for drivers that compile.
     #[serde(default)]
     pub executable_scratch: bool,
+    /// Directories in `/cache`, which the host may fill like `/tmp`.
+    #[serde(default)]
+    pub caches: Vec<CacheDir>,
+    /// Owner of what they hold: the host starts with what earlier ones of the owner left. `None`:
+    /// they are empty at the start.
+    #[serde(default)]
+    pub cache_owner: Option<String>,
     /// Environment of the host, which has no other variable.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
@@ -71,6 +81,8 @@ impl HostSpec {
             read_paths: Vec::new(),
             write_paths: Vec::new(),
             executable_scratch: false,
+            caches: Vec::new(),
+            cache_owner: None,
             environment: BTreeMap::new(),
             calls: Vec::new(),
             limits: HostLimits::default(),
@@ -107,10 +119,17 @@ impl HostSpec {
             let is_plain = parts.next() == Some(Component::RootDir)
                 && parts.clone().next().is_some()
                 && parts.all(|part| matches!(part, Component::Normal(_)));
-            let is_ours = path.starts_with("/tmp") || path.starts_with("/endpoint");
+            let is_ours = ["/tmp", "/endpoint", CACHE].iter().any(|it| path.starts_with(it));
             if !is_plain || is_ours {
                 let path = path.display();
                 return Err(format!("path {path}: expected an absolute one, not in /tmp"));
+            }
+        }
+        for CacheDir { name, .. } in &self.caches {
+            let is_plain =
+                |byte: u8| byte == b'-' || byte.is_ascii_digit() || byte.is_ascii_lowercase();
+            if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_plain) {
+                return Err(format!("cache {name:?}: expected 1 to 32 of a-z, 0-9 and -"));
             }
         }
         self.check_environment()
@@ -188,6 +207,8 @@ pub struct HostLimits {
     pub scratch_bytes: u64,
     /// Files in `/tmp`.
     pub scratch_files: u32,
+    /// Bytes and files of 4 KiB in `/cache`, if it has one.
+    pub cache_bytes: u64,
     /// Bytes a second of its standard error that are kept.
     pub log_bytes_per_s: u32,
     /// Connections of the recipient at a time.
@@ -205,6 +226,7 @@ impl Default for HostLimits {
             open_files: 256,
             scratch_bytes: 64 << 20,
             scratch_files: 4096,
+            cache_bytes: 64 << 20,
             log_bytes_per_s: 16 << 10,
             connections: 4,
             start_ms: 10_000,
@@ -235,6 +257,8 @@ pub(crate) struct LaunchOrder {
     pub spec: HostSpec,
     /// User and group of the host; else those of the supervisor, with the reason.
     pub ids: Result<(u32, u32), String>,
+    /// The owner's part of the store of caches.
+    pub kept: Option<KeptCache>,
     /// The host's directory, with `root` and `endpoint` in it.
     pub dir: PathBuf,
     /// `cgroup.procs` of each control group to join, with the measures it carries.

@@ -17,6 +17,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use venice_ports::monotonic_ns;
 use venice_wire::GrantId;
 
+use crate::cache::{CacheConfig, CacheDir, CacheKeeper, CacheStore, KeepJob, KeptCache};
 use crate::cgroup::{Hierarchies, HostGroups};
 use crate::error::{StartError, SupervisorError};
 use crate::gate::{Gate, MAX_MESSAGE_BYTES, Report};
@@ -50,6 +51,9 @@ pub struct SupervisorConfig {
     /// as root. Nothing else on the machine may use them. `None`: a range that no other supervisor
     /// with the same `/run` has.
     pub ids: Option<(u32, u32)>,
+    /// Store of the caches of hosts with an owner. `None`, or one that cannot be used: each host
+    /// begins with empty ones.
+    pub caches: Option<CacheConfig>,
 }
 
 impl SupervisorConfig {
@@ -66,6 +70,7 @@ impl SupervisorConfig {
             arguments: vec![String::from("service-host")],
             max_hosts: 64,
             ids: None,
+            caches: None,
         }
     }
 }
@@ -110,6 +115,13 @@ impl HostSupervisor {
         let bell = Arc::new(bell);
         let (commands, received) = channel();
         let usage = UsagePages::default();
+        let caches = config.caches.as_ref().and_then(|caches| {
+            let opened = Caches::open(caches, Arc::clone(&bell));
+            let warn = |error: &io::Error| {
+                tracing::warn!(dir = %caches.dir.display(), %error, "no build caches");
+            };
+            opened.inspect_err(warn).ok()
+        });
         let driver = Driver {
             table: HostTable::new(
                 directory.path.clone(),
@@ -122,6 +134,7 @@ impl HostSupervisor {
             commands: received,
             bell: Arc::clone(&bell),
             usage: Arc::clone(&usage),
+            caches,
             buffer: vec![0; MAX_MESSAGE_BYTES],
         };
         // The parent of every launcher is this thread: its end, not only the process's, ends them.
@@ -267,6 +280,28 @@ struct DrivenHost {
     slot: u32,
     groups: HostGroups,
     processes: Option<HostProcesses>,
+    caches: Vec<CacheDir>,
+    /// The owner's part of the store, if the caches are to be kept.
+    kept: Option<KeptCache>,
+    /// Directory of the caches, once init has brought it.
+    cache: Option<OwnedFd>,
+    /// True while the keeper has it; the host is removed after.
+    is_keeping: bool,
+}
+
+/// The store of caches, and the thread that keeps them.
+#[derive(Debug)]
+struct Caches {
+    store: Arc<CacheStore>,
+    keeper: CacheKeeper,
+}
+
+impl Caches {
+    fn open(config: &CacheConfig, bell: Arc<OwnedFd>) -> io::Result<Self> {
+        let store = Arc::new(CacheStore::open(config)?);
+        let keeper = CacheKeeper::start(Arc::clone(&store), bell)?;
+        Ok(Self { store, keeper })
+    }
 }
 
 /// Performs what the table decides.
@@ -279,6 +314,7 @@ struct Driver {
     commands: Receiver<Order>,
     bell: Arc<OwnedFd>,
     usage: UsagePages,
+    caches: Option<Caches>,
     buffer: Vec<u8>,
 }
 
@@ -291,6 +327,7 @@ impl Driver {
             }
             let grants: Vec<_> = self.hosts.keys().copied().collect();
             grants.into_iter().for_each(|grant| self.look_at(grant));
+            self.take_kept();
             self.table.handle_timeout(monotonic_ns());
             while let Some(action) = self.table.poll_action() {
                 self.perform(action);
@@ -351,6 +388,7 @@ impl Driver {
                     host.kill();
                 }
             }
+            HostAction::Sweep(grant) if self.keep(grant) => {}
             HostAction::Sweep(grant) => {
                 let is_removed = self.sweep(grant);
                 self.table.handle_swept(now_ns, grant, is_removed);
@@ -366,7 +404,19 @@ impl Driver {
         let ids = usable_id(id).map(|()| (id, id));
         let groups = self.directory.groups.make(&format!("{:x}", grant.0), &spec.limits);
         let (procs, missing) = (groups.procs.clone(), groups.missing.clone());
-        self.hosts.insert(grant, DrivenHost { slot, groups, processes: None });
+        let owner = spec.cache_owner.as_deref().filter(|_| !spec.caches.is_empty());
+        let caches = self.caches.as_ref().zip(owner);
+        let kept = caches.and_then(|(caches, owner)| caches.store.owner(owner));
+        let host = DrivenHost {
+            slot,
+            groups,
+            processes: None,
+            caches: spec.caches.clone(),
+            kept: kept.clone(),
+            cache: None,
+            is_keeping: false,
+        };
+        self.hosts.insert(grant, host);
         let dir = self.directory.make_host(grant, ids.as_ref().ok().copied()).map_err(|error| {
             let dir = self.directory.host(grant);
             io::Error::new(error.kind(), format!("making {}: {error}", dir.display()))
@@ -375,6 +425,7 @@ impl Driver {
             grant,
             spec: spec.clone(),
             ids,
+            kept,
             dir,
             cgroups: procs,
             no_cgroups: missing,
@@ -439,7 +490,14 @@ impl Driver {
                     processes.init = Some(fd);
                     self.table.handle_report(now_ns, grant, Report::Init);
                 }
-                Ok((Report::Init, _)) => self.table.handle_bad_report(now_ns, grant),
+                // Init's, before the host exists.
+                Ok((Report::Cache, Some(fd))) if host.kept.is_some() && host.cache.is_none() => {
+                    host.cache = Some(fd);
+                    self.table.handle_report(now_ns, grant, Report::Cache);
+                }
+                Ok((Report::Init | Report::Cache, _)) => {
+                    self.table.handle_bad_report(now_ns, grant)
+                }
                 Ok((report, _)) => self.table.handle_report(now_ns, grant, report),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => {
@@ -460,6 +518,42 @@ impl Driver {
         } else if processes.launcher_exit.is_some() || processes.is_launcher_late(now_ns) {
             // One without the other: killed, or stopped, by someone else.
             host.kill();
+        }
+    }
+
+    /// Gives what the caches of an ended host hold to the keeper, once; false if there is nothing.
+    fn keep(&mut self, grant: GrantId) -> bool {
+        let Some(host) = self.hosts.get_mut(&grant) else { return false };
+        let (Some(caches), Some(root), Some(kept)) =
+            (&self.caches, host.cache.take(), host.kept.take())
+        else {
+            return false;
+        };
+        let dirs = std::mem::take(&mut host.caches);
+        host.is_keeping = caches.keeper.put(KeepJob { grant, root, dirs, kept });
+        host.is_keeping
+    }
+
+    /// Removes the hosts whose caches are kept.
+    fn take_kept(&mut self) {
+        let Some(caches) = &self.caches else { return };
+        let mut kept = Vec::new();
+        loop {
+            match caches.keeper.done() {
+                Ok(Some(grant)) => kept.push(grant),
+                Ok(None) => break,
+                Err(()) => {
+                    let keeping = self.hosts.iter().filter(|(_, host)| host.is_keeping);
+                    kept.extend(keeping.map(|(grant, _)| *grant));
+                    break;
+                }
+            }
+        }
+        for grant in kept {
+            if let Some(host) = self.hosts.get_mut(&grant) {
+                host.is_keeping = false;
+            }
+            self.perform(HostAction::Sweep(grant));
         }
     }
 

@@ -7,7 +7,7 @@ use venice_service::{HostLimits, HostSpec, ServiceSecret};
 use super::found::CudaDevice;
 use super::library::{VARIABLE, named};
 use super::options::CudaOptions;
-use crate::opencl::drivers::spec_for_platform;
+use crate::opencl::drivers::{CACHE_BYTES, spec_for_platform};
 
 /// Platform of the driver in the table of drivers' needs.
 const PLATFORM: &str = "NVIDIA CUDA";
@@ -47,6 +47,7 @@ pub fn host_spec(device: &CudaDevice, bytes: u64, secret: ServiceSecret) -> Host
         open_files: DRIVER_FILES,
         scratch_bytes: DRIVER_BYTES / 8,
         scratch_files: 1 << 14,
+        cache_bytes: CACHE_BYTES,
         connections: 16,
         start_ms: 30_000,
         ..HostLimits::default()

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use venice_service::{CallGroup, HostLimits, HostSpec, Measure, ServiceSecret};
+use venice_service::{
+    CacheDir, CacheEntries, CallGroup, HostLimits, HostSpec, Measure, ServiceSecret,
+};
 
 use super::found::OpenClDevice;
 use super::options::OpenClOptions;
@@ -56,15 +58,66 @@ const READ_PATHS: &[&str] = &[
     "/sys/devices/system/node",
 ];
 
-/// Variables of every host: private places for what drivers compile and keep.
+/// Bytes of what a host may newly compile and keep, of each driver.
+pub(crate) const CACHE_BYTES: u64 = 128 << 20;
+
+/// Cache of compiled code that a driver keeps in files.
+struct DriverCache {
+    /// Variable with its directory.
+    variable: &'static str,
+    /// Name of that directory.
+    dir: &'static str,
+    entries: CacheEntries,
+    /// Variable with its most bytes, and the unit in which it has them with the unit's letter.
+    bound: Option<(&'static str, u64, &'static str)>,
+}
+
+/// Caches of all drivers, each with the source of its form. Only PoCL's is tested here.
+const CACHES: &[DriverCache] = &[
+    // Two letters of the program's hash, the others, then each kernel: lib/CL/pocl_cache.c.
+    DriverCache {
+        variable: "POCL_CACHE_DIR",
+        dir: "pocl",
+        entries: CacheEntries::Below(2),
+        bound: None,
+    },
+    // CUDA C++ Programming Guide, "CUDA Environment Variables". It has an index.
+    DriverCache {
+        variable: "CUDA_CACHE_PATH",
+        dir: "cuda",
+        entries: CacheEntries::Whole,
+        bound: Some(("CUDA_CACHE_MAXSIZE", 1, "")),
+    },
+    // Mesa's docs/envvars.rst; its size is in an index, or it is one file.
+    DriverCache {
+        variable: "MESA_SHADER_CACHE_DIR",
+        dir: "mesa",
+        entries: CacheEntries::Whole,
+        bound: Some(("MESA_SHADER_CACHE_MAX_SIZE", 1024, "K")),
+    },
+    // A file each build: compute-runtime's programmers-guide/COMPILER_CACHE.md.
+    DriverCache {
+        variable: "NEO_CACHE_DIR",
+        dir: "neo",
+        entries: CacheEntries::Below(1),
+        bound: Some(("NEO_CACHE_MAX_SIZE", 1, "")),
+    },
+    // A file each build, of LLVM's cache: amd/comgr/README.md.
+    DriverCache {
+        variable: "AMD_COMGR_CACHE_DIR",
+        dir: "comgr",
+        entries: CacheEntries::Below(1),
+        bound: None,
+    },
+];
+
+/// Variables of every host.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("PATH", "/usr/bin:/bin"),
     ("HOME", "/tmp"),
     ("TMPDIR", "/tmp"),
-    ("POCL_CACHE_DIR", "/tmp/pocl-cache"),
-    ("CUDA_CACHE_PATH", "/tmp/cuda-cache"),
-    ("MESA_SHADER_CACHE_DIR", "/tmp/mesa-cache"),
-    ("NEO_CACHE_DIR", "/tmp/neo-cache"),
+    ("NEO_CACHE_PERSISTENT", "1"),
+    ("AMD_COMGR_CACHE", "1"),
 ];
 
 /// The drivers, each with the source of its needs. Only PoCL's are tested here.
@@ -125,6 +178,7 @@ pub fn host_spec(device: &OpenClDevice, bytes: u64, secret: ServiceSecret) -> Ho
         open_files: u32::try_from(bytes / BULK_FILE_BYTES + DRIVER_FILES).unwrap_or(u32::MAX),
         scratch_bytes: DRIVER_BYTES / 4,
         scratch_files: 1 << 14,
+        cache_bytes: CACHE_BYTES,
         connections: 64,
         start_ms: 30_000,
         ..HostLimits::default()
@@ -142,12 +196,35 @@ pub(crate) fn spec_for_platform(service: &str, platform: &str, secret: ServiceSe
     spec.devices.dedup();
     spec.read_paths = read_paths(driver.read_paths);
     spec.executable_scratch = true;
-    spec.environment =
-        ENVIRONMENT.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let places = CACHES.iter().map(|it| (it.variable, format!("/cache/{}", it.dir)));
+    let plain = ENVIRONMENT.iter().map(|(name, value)| (*name, (*value).to_owned()));
+    spec.environment = plain.chain(places).map(|(name, value)| (name.to_owned(), value)).collect();
+    let cache = |it: &DriverCache| CacheDir { name: it.dir.to_owned(), entries: it.entries };
+    spec.caches = CACHES.iter().map(cache).collect();
+    bound_caches(&mut spec, CACHE_BYTES);
     spec.calls = driver.calls.to_vec();
     // Its environment names places of the empty root; what recipients compile must stay in there.
     spec.require = vec![Measure::EmptyRoot];
     spec
+}
+
+/// Has a host begin with what earlier hosts of the owner have compiled, at most `bytes`, and keeps
+/// what it compiles. The host may use as much memory more.
+pub fn keep_caches(spec: &mut HostSpec, owner: String, bytes: u64) {
+    spec.cache_owner = Some(owner);
+    let limits = &mut spec.limits;
+    limits.cache_bytes = limits.cache_bytes.saturating_add(bytes);
+    limits.memory_bytes = limits.memory_bytes.saturating_add(bytes);
+    bound_caches(spec, bytes);
+}
+
+/// Has the drivers themselves bound their caches, if they can.
+fn bound_caches(spec: &mut HostSpec, bytes: u64) {
+    for (name, unit, letter) in CACHES.iter().filter_map(|it| it.bound) {
+        // Below what a store takes of an entry: directories count too.
+        let bound = format!("{}{letter}", bytes / 4 * 3 / unit);
+        spec.environment.insert(name.to_owned(), bound);
+    }
 }
 
 /// Returns the device nodes of a pattern that are there, all of them character devices.
@@ -233,6 +310,21 @@ mod tests {
             assert!(spec.devices.contains(&"/dev/null".into()));
             assert!(spec.limits.open_files >= 1024 + 512);
         }
+    }
+
+    #[test]
+    fn kept_caches_are_bounded() {
+        let mut spec = host_spec(&device("NVIDIA CUDA", "gpu"), 1 << 30, SECRET);
+        let before = spec.limits.clone();
+        keep_caches(&mut spec, "bob@n1".into(), 64 << 20);
+        assert_eq!(spec.check(), Ok(()));
+        assert_eq!(spec.limits.cache_bytes, CACHE_BYTES + (64 << 20));
+        assert_eq!(spec.limits.memory_bytes, before.memory_bytes + (64 << 20));
+        let value = |name: &str| spec.environment[name].as_str();
+        assert_eq!(value("CUDA_CACHE_MAXSIZE"), (48 << 20).to_string());
+        assert_eq!(value("MESA_SHADER_CACHE_MAX_SIZE"), format!("{}K", 48 << 10));
+        assert_eq!(value("POCL_CACHE_DIR"), "/cache/pocl");
+        assert!(spec.caches.iter().any(|it| it.name == "pocl"));
     }
 
     #[test]

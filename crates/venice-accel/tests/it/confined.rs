@@ -1,14 +1,16 @@
 //! Kernels in a host with the spec of its device: well-behaved, and hostile ones.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use venice_accel::opencl::found::OpenClDevice;
 use venice_accel::opencl::{SERVICE, drivers, listing};
 use venice_ports::qpair::QPairAddress;
 use venice_service::{
-    Confinement, Endpoint, HostEvent, HostSupervisor, ServiceClient, ServiceSecret,
+    CacheConfig, Confinement, Endpoint, HostEvent, HostSupervisor, ServiceClient, ServiceSecret,
     SupervisorConfig,
 };
 use venice_wire::GrantId;
@@ -38,18 +40,20 @@ struct Fixture {
     supervisor: HostSupervisor,
     events: Receiver<HostEvent>,
     device: OpenClDevice,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Fixture {
     fn new(device: OpenClDevice) -> Self {
         let dir = tempfile::Builder::new().prefix("venice-hosts").tempdir().unwrap();
-        let mut config = SupervisorConfig::new(dir.path());
+        let mut config = SupervisorConfig::new(dir.path().join("hosts"));
+        let builds = dir.path().join("builds");
+        config.caches = Some(CacheConfig { dir: builds, owner_bytes: 64 << 20 });
         config.program = program();
         config.arguments = vec!["kernel-host".to_owned()];
         let (send, events) = channel();
         let opened = HostSupervisor::open(config, move |event| drop(send.send(event)));
-        Self { supervisor: opened.unwrap(), events, device, _dir: dir }
+        Self { supervisor: opened.unwrap(), events, device, dir }
     }
 
     fn event(&self) -> HostEvent {
@@ -57,7 +61,15 @@ impl Fixture {
     }
 
     fn start(&self) -> (ServiceClient, Confinement) {
-        let spec = drivers::host_spec(&self.device, BYTES, SECRET);
+        self.start_for(None)
+    }
+
+    /// Starts a host for an owner.
+    fn start_for(&self, owner: Option<&str>) -> (ServiceClient, Confinement) {
+        let mut spec = drivers::host_spec(&self.device, BYTES, SECRET);
+        if let Some(owner) = owner {
+            drivers::keep_caches(&mut spec, owner.to_owned(), 64 << 20);
+        }
         self.supervisor.start(GRANT, spec).unwrap();
         match self.event() {
             HostEvent::Started { endpoints, confinement, .. } => {
@@ -70,6 +82,28 @@ impl Fixture {
     fn end(&self) {
         self.supervisor.end(GRANT);
         assert_eq!(self.event(), HostEvent::Ended { grant: GRANT });
+    }
+
+    /// Has a host of an owner run a kernel, and kills it. Returns the libraries that are kept of the
+    /// owner, with the times at which they were compiled.
+    fn compile_for(&self, owner: &str) -> BTreeMap<PathBuf, SystemTime> {
+        let (mut client, _) = self.start_for(Some(owner));
+        assert_eq!(run(&mut client, ADDS_ONE), "1");
+        self.end();
+        let kept = self.dir.path().join("builds/owners").join(owner).join("files");
+        let (mut libraries, mut waiting) = (BTreeMap::new(), vec![kept.clone()]);
+        while let Some(dir) = waiting.pop() {
+            for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+                let (path, found) = (entry.path(), entry.metadata().unwrap());
+                if found.is_dir() {
+                    waiting.push(path);
+                } else if path.extension().is_some_and(|it| it == "so") {
+                    let name = path.strip_prefix(&kept).unwrap().to_path_buf();
+                    libraries.insert(name, found.modified().unwrap());
+                }
+            }
+        }
+        libraries
     }
 
     /// Waits for the death of the host; returns its reason.
@@ -123,6 +157,22 @@ fn kernels_run_fully_confined() {
     let error = run(&mut client, "kernel void f(global float *v) { v[0] = nothing; }");
     assert!(error.starts_with("clBuildProgram -11"), "{error}");
     fixture.end();
+}
+
+#[test]
+fn owners_keep_own_builds() {
+    let Some(device) = pocl("owners_keep_own_builds") else { return };
+    let fixture = Fixture::new(device);
+    let first = fixture.compile_for("ann@n1");
+    assert!(!first.is_empty());
+    let again = fixture.compile_for("ann@n1");
+    assert_eq!(again, first, "nothing is compiled again");
+    let other = fixture.compile_for("bob@n1");
+    assert!(other.keys().eq(first.keys()));
+    assert!(other.iter().all(|(name, time)| first[name] < *time), "compiled, not copied");
+    fixture.check_clean_host();
+    let owners = fs::read_dir(fixture.dir.path().join("builds/owners")).unwrap().count();
+    assert_eq!(owners, 2, "nothing is kept of a host without an owner");
 }
 
 #[test]

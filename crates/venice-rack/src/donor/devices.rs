@@ -2,6 +2,7 @@
 
 use super::DonorCore;
 use crate::NS_PER_MS;
+use crate::caller::Owner;
 use crate::resource::{MAX_DEVICE_GRANTS, too_many_grants};
 use crate::types::{
     DeviceReport, HeldState, Notice, NoticeReason, Refusal, ResourceKind, ResourceSpec, Share,
@@ -58,6 +59,11 @@ impl DonorCore {
     /// Returns the share of a grant, prepared or committed.
     pub fn share(&self, grant: GrantId) -> Option<&Share> {
         self.held.get(&grant).map(|held| &held.request.share)
+    }
+
+    /// Returns the owner of a grant, as the Monitor Node named it.
+    pub fn owner(&self, grant: GrantId) -> Option<&Owner> {
+        self.held.get(&grant)?.request.owner.as_ref()
     }
 
     /// Checks that the device of a share is free; slabs are not checked here.

@@ -34,6 +34,9 @@ pub(crate) fn enter_domain(spec: &HostSpec, places: &Places) -> Result<String, S
     let no_devices = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev;
     let writing = everything & !no_devices & !BitFlags::from(AccessFs::Execute);
     let mut ruleset = allow(ruleset, &places.scratch, writing)?;
+    if let Some(cache) = &places.cache {
+        ruleset = allow(ruleset, cache, writing)?;
+    }
     let using = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     for (paths, access) in [
         (&spec.devices, using),

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getegid, geteuid, pidfd_open, pidfd_send_signal,
@@ -162,6 +163,9 @@ fn become_init(
         std::process::exit(NOT_STARTED);
     }
     let places = or_fail(&gate, confine(&order, launcher, &mut report));
+    if let Some(cache) = places.cache.as_ref().filter(|_| order.kept.is_some()) {
+        or_fail(&gate, hand_over(&gate, cache).map_err(|error| format!("opening caches: {error}")));
+    }
     let filters = or_fail(&gate, Filters::compile(&order.spec.calls));
     match or_fail(&gate, sys::fork().map_err(|error| format!("forking the host: {error}"))) {
         Fork::Parent(host) => {
@@ -181,6 +185,14 @@ fn become_init(
             HostEnd { order, gate, usage, places, filters }
         }
     }
+}
+
+/// Hands the directory of caches to the supervisor: a descriptor keeps its tmpfs beyond the end of
+/// the mount namespace. The host does not inherit it.
+fn hand_over(gate: &Gate, cache: &Path) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let cache = rustix::fs::open(cache, flags, Mode::empty())?;
+    gate.send_report(&Report::Cache, &[cache.as_fd()])
 }
 
 /// Sets the parent-death signal; fails if the parent died before.
@@ -271,7 +283,7 @@ fn change_root(order: &LaunchOrder, report: &mut Confinement) -> Result<Places, 
     let owner = order.ids.as_ref().map_or_else(|_| own(), |ids| *ids);
     enter_empty_root(order, owner).map_err(|error| format!("making an empty root: {error}"))?;
     report.activate(Measure::EmptyRoot, "");
-    Ok(Places::in_root())
+    Ok(Places::in_root(&order.spec))
 }
 
 /// Reaps every child until the host ends; returns how it ended. Orphans of the PID namespace are

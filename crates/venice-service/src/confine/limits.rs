@@ -12,7 +12,7 @@ pub(crate) fn set_limits(limits: &HostLimits, has_memory_cgroup: bool) -> std::i
     let open_files = limits.open_files.saturating_add(own_descriptors(limits));
     limit(Resource::Nofile, open_files.into())?;
     limit(Resource::Nproc, limits.processes.into())?;
-    limit(Resource::Fsize, limits.scratch_bytes.max(1 << 20))?;
+    limit(Resource::Fsize, limits.scratch_bytes.max(limits.cache_bytes).max(1 << 20))?;
     limit(Resource::Msgqueue, 0)?;
     limit(Resource::Rtprio, 0)?;
     limit(Resource::Nice, 0)?;

@@ -12,7 +12,8 @@ use rustix::mount::{
 };
 
 use super::sys::{MountAttributes, add_mount_attributes};
-use crate::spec::LaunchOrder;
+use crate::cache;
+use crate::spec::{CACHE, HostLimits, HostSpec, LaunchOrder};
 
 /// Bytes and files of the root directory itself, which holds only mount points.
 const ROOT_OPTIONS: &str = "size=64k,nr_inodes=1024,mode=755";
@@ -26,22 +27,29 @@ pub(crate) struct Places {
     pub scratch: PathBuf,
     /// Directory of its sockets.
     pub endpoint: PathBuf,
+    /// Directory of its caches.
+    pub cache: Option<PathBuf>,
 }
 
 impl Places {
     /// Places in an empty root.
-    pub(crate) fn in_root() -> Self {
-        Self { scratch: "/tmp".into(), endpoint: "/endpoint".into() }
+    pub(crate) fn in_root(spec: &HostSpec) -> Self {
+        let cache = (!spec.caches.is_empty()).then(|| CACHE.into());
+        Self { scratch: "/tmp".into(), endpoint: "/endpoint".into(), cache }
     }
 
     /// Places of a host that keeps the root of its supervisor.
     pub(crate) fn outside(order: &LaunchOrder) -> Self {
-        Self { scratch: order.dir.join("scratch"), endpoint: order.dir.join("endpoint") }
+        Self {
+            scratch: order.dir.join("scratch"),
+            endpoint: order.dir.join("endpoint"),
+            cache: None,
+        }
     }
 }
 
 /// Makes the root directory of a host and moves this process into it, in a mount namespace of its
-/// own. `owner` owns the scratch directory.
+/// own. `owner` owns the scratch directory and the caches.
 ///
 /// # Errors
 /// Names the step that failed. The process is then in an unknown root and has to end.
@@ -60,14 +68,16 @@ pub(crate) fn enter_empty_root(order: &LaunchOrder, owner: (u32, u32)) -> io::Re
     std::env::set_current_dir("/")
 }
 
-fn fill_root(order: &LaunchOrder, root: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
+fn fill_root(order: &LaunchOrder, root: &Path, ids: (u32, u32)) -> io::Result<()> {
     let (spec, limits) = (&order.spec, &order.spec.limits);
-    let scratch = root.join("tmp");
-    fs::create_dir(&scratch)?;
-    let (bytes, files) = (limits.scratch_bytes.max(4096), limits.scratch_files.max(2));
-    let options = format!("size={bytes},nr_inodes={files},mode=700,uid={uid},gid={gid}");
-    let allowed = if spec.executable_scratch { MountFlags::NOEXEC } else { MountFlags::empty() };
-    mount_tmpfs(&scratch, &options, LOCKED_DOWN.difference(allowed))?;
+    let HostLimits { scratch_bytes, scratch_files, cache_bytes, .. } = *limits;
+    make_writable(spec, &root.join("tmp"), (scratch_bytes, scratch_files), ids)?;
+    if !spec.caches.is_empty() {
+        let cache = below(root, Path::new(CACHE));
+        let files = u32::try_from(cache_bytes / 4096).unwrap_or(u32::MAX);
+        make_writable(spec, &cache, (cache_bytes, files), ids)?;
+        cache::fill(&cache, ids, &spec.caches, order.kept.as_ref())?;
+    }
     bind(&order.dir.join("endpoint"), &root.join("endpoint"), MountAttributes::Writable)?;
     for (paths, attributes) in [
         (&spec.devices, MountAttributes::Device),
@@ -83,6 +93,20 @@ fn fill_root(order: &LaunchOrder, root: &Path, (uid, gid): (u32, u32)) -> io::Re
         }
     }
     Ok(())
+}
+
+/// Makes a directory that the host may fill up to a limit of bytes and files.
+fn make_writable(
+    spec: &HostSpec,
+    dir: &Path,
+    (bytes, files): (u64, u32),
+    (uid, gid): (u32, u32),
+) -> io::Result<()> {
+    fs::create_dir(dir)?;
+    let (bytes, files) = (bytes.max(4096), files.max(2));
+    let options = format!("size={bytes},nr_inodes={files},mode=700,uid={uid},gid={gid}");
+    let allowed = if spec.executable_scratch { MountFlags::NOEXEC } else { MountFlags::empty() };
+    mount_tmpfs(dir, &options, LOCKED_DOWN.difference(allowed))
 }
 
 /// Makes a link in the new root for a tree that is a link in the old one, and returns the place of

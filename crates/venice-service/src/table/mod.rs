@@ -218,7 +218,7 @@ impl HostTable {
             return self.kill(now_ns, grant);
         }
         match report {
-            Report::Init => {}
+            Report::Init | Report::Cache => {}
             Report::Confined(confinement) => host.confinement = confinement,
             Report::Started(ports) => {
                 if let State::Starting { .. } = host.state {

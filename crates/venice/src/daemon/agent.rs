@@ -108,6 +108,13 @@ pub struct AgentArgs {
     /// /run/venice/hosts]
     #[arg(long, value_name = "DIR", env = "VENICE_HOSTS_DIR")]
     hosts_dir: Option<PathBuf>,
+    /// What devices' drivers have compiled for an owner, kept for the owner's next grants up to this
+    /// size; 0 keeps nothing [default: 128MiB]
+    #[arg(long, value_name = "SIZE", env = "VENICE_BUILD_CACHE")]
+    build_cache: Option<ByteSize>,
+    /// Directory of what is kept, of this agent alone [default: /var/cache/venice/builds]
+    #[arg(long, value_name = "DIR", env = "VENICE_BUILD_CACHE_DIR")]
+    build_cache_dir: Option<PathBuf>,
     /// Be a pool node: it only lends (all it can, unless --lend limits it); its own programs cannot
     /// borrow
     #[arg(long)]
@@ -236,6 +243,8 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
     }
     config.state_dir = args.state_dir.clone().unwrap_or(config.state_dir);
     config.hosts_dir = args.hosts_dir.clone().unwrap_or(config.hosts_dir);
+    config.build_cache = args.build_cache.unwrap_or(config.build_cache);
+    config.build_cache_dir = args.build_cache_dir.clone().unwrap_or(config.build_cache_dir);
     config.pool |= args.pool;
     config.keep_free = args.keep_free.or(config.keep_free);
     config.take_back_after_s = args.take_back_after_s.unwrap_or(config.take_back_after_s);

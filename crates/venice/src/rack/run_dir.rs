@@ -103,6 +103,11 @@ impl RunDir {
         self.process_dir(name).join("hosts")
     }
 
+    /// Directory of what devices' drivers have compiled on the node `name`.
+    pub fn builds_dir(&self, name: &str) -> PathBuf {
+        self.process_dir(name).join("builds")
+    }
+
     /// Directory of the certificate of the node `name`.
     pub fn identity_dir(&self, name: &str) -> PathBuf {
         self.process_dir(name).join("identity")

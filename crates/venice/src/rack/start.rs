@@ -235,6 +235,8 @@ impl Starter<'_> {
             }
             let hosts = self.dir.hosts_dir(&agent.name).display().to_string();
             arguments.extend(["--hosts-dir".to_string(), hosts]);
+            let builds = self.dir.builds_dir(&agent.name).display().to_string();
+            arguments.extend(["--build-cache-dir".to_string(), builds]);
         }
         if let Some(link) = &self.record.link {
             arguments.extend(["--link".to_string(), link.to_string()]);
