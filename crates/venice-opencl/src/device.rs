@@ -12,6 +12,11 @@ use venice_rack::types::ServiceAccess;
 use venice_wire::GrantId;
 
 use crate::call::{Done, Out, code, store};
+use crate::command_buffer::{
+    self, CAPABILITIES, CL_DEVICE_COMMAND_BUFFER_CAPABILITIES_KHR,
+    CL_DEVICE_COMMAND_BUFFER_REQUIRED_QUEUE_PROPERTIES_KHR,
+    CL_DEVICE_COMMAND_BUFFER_SUPPORTED_QUEUE_PROPERTIES_KHR,
+};
 use crate::control::Control;
 use crate::link::Link;
 use crate::object::{Object, Shared, bodies};
@@ -199,10 +204,21 @@ fn adapt(parameters: &mut HashMap<cl_device_info, Vec<u8>>, node: &str, is_mappe
     let name = text(parameters, CL_DEVICE_NAME).unwrap_or_default();
     parameters.insert(CL_DEVICE_NAME, terminated(format!("{name} on {node}")));
     let extensions = text(parameters, CL_DEVICE_EXTENSIONS).unwrap_or_default();
-    let kept: Vec<_> = extensions.split_whitespace().filter(|it| EXTENSIONS.contains(it)).collect();
-    parameters.insert(CL_DEVICE_EXTENSIONS, terminated(kept.join(" ")));
+    let kept = extensions.split_whitespace().filter(|it| EXTENSIONS.contains(it));
+    let all: Vec<_> = kept.chain([command_buffer::EXTENSION]).collect();
+    parameters.insert(CL_DEVICE_EXTENSIONS, terminated(all.join(" ")));
     if let Some(versions) = parameters.get_mut(&CL_DEVICE_EXTENSIONS_WITH_VERSION) {
         *versions = kept_versions(versions, |name| EXTENSIONS.contains(&name));
+        let (name, version) = (command_buffer::EXTENSION, command_buffer::EXTENSION_VERSION);
+        versions.extend(name_version(name, version));
+    }
+    let queues = parameters.get(&CL_DEVICE_QUEUE_PROPERTIES).cloned().unwrap_or_default();
+    for (name, value) in [
+        (CL_DEVICE_COMMAND_BUFFER_SUPPORTED_QUEUE_PROPERTIES_KHR, queues),
+        (CL_DEVICE_COMMAND_BUFFER_REQUIRED_QUEUE_PROPERTIES_KHR, vec![0; 8]),
+        (CL_DEVICE_COMMAND_BUFFER_CAPABILITIES_KHR, CAPABILITIES.to_le_bytes().to_vec()),
+    ] {
+        parameters.insert(name, value);
     }
     // A program would map buffers instead of copying them.
     if !is_mapped {
@@ -240,10 +256,20 @@ fn adapt(parameters: &mut HashMap<cl_device_info, Vec<u8>>, node: &str, is_mappe
     }
 }
 
+/// Bytes of a name in `cl_name_version`, which has the version before it.
+const VERSIONED_NAME_BYTES: usize = 64;
+
+/// Returns a `cl_name_version`.
+fn name_version(name: &str, version: u32) -> Vec<u8> {
+    let mut record = version.to_le_bytes().to_vec();
+    record.extend_from_slice(name.as_bytes());
+    record.resize(4 + VERSIONED_NAME_BYTES, 0);
+    record
+}
+
 /// Keeps the extensions with a version that a test lets pass: `cl_name_version` each.
 fn kept_versions(all: &[u8], keep: impl Fn(&str) -> bool) -> Vec<u8> {
-    const NAME: usize = 64;
-    let records = all.chunks_exact(4 + NAME);
+    let records = all.chunks_exact(4 + VERSIONED_NAME_BYTES);
     let kept = records.filter(|record| {
         let name = record[4..].split(|byte| *byte == 0).next().unwrap_or_default();
         std::str::from_utf8(name).is_ok_and(&keep)
@@ -299,17 +325,19 @@ pub unsafe extern "C" fn platform_info(
                 )),
                 CL_PLATFORM_NAME => out.put_text(PLATFORM_NAME),
                 CL_PLATFORM_VENDOR => out.put_text("Venice"),
-                CL_PLATFORM_EXTENSIONS => out.put_text("cl_khr_icd"),
+                CL_PLATFORM_EXTENSIONS => {
+                    out.put_text(&format!("cl_khr_icd {}", command_buffer::EXTENSION))
+                }
                 CL_PLATFORM_ICD_SUFFIX_KHR => out.put_text(SUFFIX),
                 CL_PLATFORM_HOST_TIMER_RESOLUTION => out.put_plain(&[0_u64]),
                 CL_PLATFORM_NUMERIC_VERSION if major >= 3 => {
                     out.put_plain(&[major << 22 | minor << 12])
                 }
                 CL_PLATFORM_EXTENSIONS_WITH_VERSION if major >= 3 => {
-                    let mut record = (1_u32 << 22).to_le_bytes().to_vec();
-                    record.extend_from_slice(b"cl_khr_icd");
-                    record.resize(4 + 64, 0);
-                    out.put(&record)
+                    let (name, version) =
+                        (command_buffer::EXTENSION, command_buffer::EXTENSION_VERSION);
+                    let icd = name_version("cl_khr_icd", 1 << 22);
+                    out.put(&[icd, name_version(name, version)].concat())
                 }
                 _ => Err(CL_INVALID_VALUE),
             }

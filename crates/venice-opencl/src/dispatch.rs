@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use opencl_sys::cl_icd::_cl_icd_dispatch;
 use opencl_sys::{CL_INVALID_OPERATION, cl_int};
 
+use crate::command_buffer::{self, record};
 use crate::{
     context, device, event, image, image_commands, kernel, map, memory, part, program, queue,
     sampler, transfer,
@@ -204,6 +205,40 @@ static MAKERS: LazyLock<Vec<usize>> = LazyLock::new(|| {
     }
 });
 
+/// Address of a function.
+struct Function(*const c_void);
+
+// SAFETY: code, which never changes.
+unsafe impl Sync for Function {}
+
+macro_rules! functions {
+    ($($name:ident = $module:ident::$function:ident;)*) => {
+        &[$((stringify!($name), Function($module::$function as *const c_void)),)*]
+    };
+}
+
+/// Extension functions of the driver.
+static EXTENSIONS: &[(&str, Function)] = functions! {
+    clIcdGetPlatformIDsKHR = device::icd_platform_ids;
+    clCreateCommandBufferKHR = command_buffer::create_command_buffer;
+    clFinalizeCommandBufferKHR = command_buffer::finalize_command_buffer;
+    clRetainCommandBufferKHR = command_buffer::retain_command_buffer;
+    clReleaseCommandBufferKHR = command_buffer::release_command_buffer;
+    clEnqueueCommandBufferKHR = command_buffer::enqueue_command_buffer;
+    clGetCommandBufferInfoKHR = command_buffer::command_buffer_info;
+    clCommandBarrierWithWaitListKHR = record::command_barrier_with_wait_list;
+    clCommandCopyBufferKHR = record::command_copy_buffer;
+    clCommandCopyBufferRectKHR = record::command_copy_buffer_rect;
+    clCommandCopyBufferToImageKHR = record::command_copy_buffer_to_image;
+    clCommandCopyImageKHR = record::command_copy_image;
+    clCommandCopyImageToBufferKHR = record::command_copy_image_to_buffer;
+    clCommandFillBufferKHR = record::command_fill_buffer;
+    clCommandFillImageKHR = record::command_fill_image;
+    clCommandNDRangeKernelKHR = record::command_nd_range_kernel;
+    clCommandSVMMemcpyKHR = record::command_svm;
+    clCommandSVMMemFillKHR = record::command_svm;
+};
+
 /// Returns the function of a name: the extension functions of the driver.
 ///
 /// # Safety
@@ -213,8 +248,7 @@ pub unsafe fn extension(name: *const c_char) -> *mut c_void {
         return std::ptr::null_mut();
     }
     // SAFETY: promised by the caller.
-    match unsafe { CStr::from_ptr(name) }.to_bytes() {
-        b"clIcdGetPlatformIDsKHR" => device::icd_platform_ids as *const () as *mut c_void,
-        _ => std::ptr::null_mut(),
-    }
+    let name = unsafe { CStr::from_ptr(name) };
+    let found = EXTENSIONS.iter().find(|it| it.0.as_bytes() == name.to_bytes());
+    found.map_or(std::ptr::null_mut(), |it| it.1.0.cast_mut())
 }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use opencl_sys::*;
 use venice_accel::opencl::wire::CommandKind;
 
-use crate::call::{array, code, three};
+use crate::call::{Done, array, code, three};
 use crate::image::{Part, pitches};
 use crate::memory::Image;
 use crate::object::Shared;
@@ -95,9 +95,27 @@ pub unsafe extern "C" fn enqueue_copy_image(
     waits: *const cl_event,
     event: *mut cl_event,
 ) -> cl_int {
-    // SAFETY: the program passes valid lists.
+    // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_IMAGE)?;
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_IMAGE)?;
+        copy_image(call, from, to, from_origin, to_origin, region)
+    })
+}
+
+/// Sends or records the command of [`enqueue_copy_image`].
+///
+/// # Safety
+/// What the program passes is valid.
+pub unsafe fn copy_image(
+    mut call: Enqueue,
+    from: cl_mem,
+    to: cl_mem,
+    from_origin: *const usize,
+    to_origin: *const usize,
+    region: *const usize,
+) -> Done {
+    // SAFETY: promised by the caller.
+    unsafe {
         let (from, to) = pair_of(&call, from, to)?;
         let (source, target) = (from.image()?, to.image()?);
         let format = |image: &Image| (image.shape.order, image.shape.channel);
@@ -120,7 +138,7 @@ pub unsafe extern "C" fn enqueue_copy_image(
         let (from, to) = (from.id, to.id);
         let kind = CommandKind::CopyImage { from, to, from_origin, to_origin, region };
         call.send(Vec::new(), kind)
-    })
+    }
 }
 
 pub unsafe extern "C" fn enqueue_copy_image_to_buffer(
@@ -134,9 +152,27 @@ pub unsafe extern "C" fn enqueue_copy_image_to_buffer(
     waits: *const cl_event,
     event: *mut cl_event,
 ) -> cl_int {
-    // SAFETY: the program passes valid lists.
+    // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_IMAGE_TO_BUFFER)?;
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_IMAGE_TO_BUFFER)?;
+        copy_image_to_buffer(call, from, to, origin, region, offset)
+    })
+}
+
+/// Sends or records the command of [`enqueue_copy_image_to_buffer`].
+///
+/// # Safety
+/// What the program passes is valid.
+pub unsafe fn copy_image_to_buffer(
+    mut call: Enqueue,
+    from: cl_mem,
+    to: cl_mem,
+    origin: *const usize,
+    region: *const usize,
+    offset: usize,
+) -> Done {
+    // SAFETY: promised by the caller.
+    unsafe {
         let (from, to) = pair_of(&call, from, to)?;
         let image = from.image()?;
         let part = Part::new(image, three(origin)?, three(region)?)?;
@@ -148,7 +184,7 @@ pub unsafe extern "C" fn enqueue_copy_image_to_buffer(
         let Part { origin, region } = part;
         let kind = CommandKind::CopyImageToBuffer { from, to, origin, region, offset };
         call.send(Vec::new(), kind)
-    })
+    }
 }
 
 pub unsafe extern "C" fn enqueue_copy_buffer_to_image(
@@ -162,9 +198,27 @@ pub unsafe extern "C" fn enqueue_copy_buffer_to_image(
     waits: *const cl_event,
     event: *mut cl_event,
 ) -> cl_int {
-    // SAFETY: the program passes valid lists.
+    // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER_TO_IMAGE)?;
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER_TO_IMAGE)?;
+        copy_buffer_to_image(call, from, to, offset, origin, region)
+    })
+}
+
+/// Sends or records the command of [`enqueue_copy_buffer_to_image`].
+///
+/// # Safety
+/// What the program passes is valid.
+pub unsafe fn copy_buffer_to_image(
+    mut call: Enqueue,
+    from: cl_mem,
+    to: cl_mem,
+    offset: usize,
+    origin: *const usize,
+    region: *const usize,
+) -> Done {
+    // SAFETY: promised by the caller.
+    unsafe {
         let (from, to) = pair_of(&call, from, to)?;
         let image = to.image()?;
         let part = Part::new(image, three(origin)?, three(region)?)?;
@@ -176,7 +230,7 @@ pub unsafe extern "C" fn enqueue_copy_buffer_to_image(
         let Part { origin, region } = part;
         let kind = CommandKind::CopyBufferToImage { from, to, offset, origin, region };
         call.send(Vec::new(), kind)
-    })
+    }
 }
 
 pub unsafe extern "C" fn enqueue_fill_image(
@@ -189,9 +243,26 @@ pub unsafe extern "C" fn enqueue_fill_image(
     waits: *const cl_event,
     event: *mut cl_event,
 ) -> cl_int {
-    // SAFETY: the program passes valid lists, and a colour of four channels.
+    // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_FILL_IMAGE)?;
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_FILL_IMAGE)?;
+        fill_image(call, image, color, origin, region)
+    })
+}
+
+/// Sends or records the command of [`enqueue_fill_image`].
+///
+/// # Safety
+/// What the program passes is valid.
+pub unsafe fn fill_image(
+    mut call: Enqueue,
+    image: cl_mem,
+    color: *const c_void,
+    origin: *const usize,
+    region: *const usize,
+) -> Done {
+    // SAFETY: promised by the caller.
+    unsafe {
         let memory = memory_of(&call, image)?;
         let image = memory.image()?;
         if color.is_null() {
@@ -205,5 +276,5 @@ pub unsafe extern "C" fn enqueue_fill_image(
         memory.prepare(&mut call, Access::Store)?;
         let kind = CommandKind::FillImage { memory: memory.id, color: bytes, origin, region };
         call.send(Vec::new(), kind)
-    })
+    }
 }

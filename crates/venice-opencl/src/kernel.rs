@@ -10,7 +10,7 @@ use venice_accel::opencl::wire::{
     Argument, ArgumentInfo, BuildResult, Command, CommandKind, KernelInfo,
 };
 
-use crate::call::{Done, Out, array, code, made, store, text};
+use crate::call::{Done, Out, array, code, made, session_code, store, text};
 use crate::context::Context;
 use crate::device::Device;
 use crate::event::plain;
@@ -175,21 +175,51 @@ impl Kernel {
         changed.collect()
     }
 
-    fn launch(&self, call: &mut Enqueue, kind: CommandKind<'_>) -> Done {
+    /// Returns a kernel of its own with the arguments as they are now.
+    fn snapshot(&self) -> Shared<Self> {
+        let clone = Self::new(&self.program, &self.built, self.at);
+        *clone.state() = State { sent: HashMap::new(), ..self.state().clone() };
+        clone
+    }
+
+    /// Makes it at a device, with its arguments, for launches that are sent without them.
+    ///
+    /// # Errors
+    /// The code of a lost session.
+    pub fn send_to(&self, device: &Shared<Device>) -> Done {
+        let mut state = self.state();
+        let sent = device.session().submit_all(&self.news(&state, device));
+        sent.map_err(session_code)?;
+        let changes = state.changes;
+        state.sent.insert(device.index, changes);
+        Ok(())
+    }
+
+    /// Returns the commands that make it at a device, as far as that lacks something.
+    fn news<'a>(&'a self, state: &'a State, device: &Device) -> Vec<Command<'a>> {
+        let mut news = Vec::new();
+        let (id, program, name) = (self.id, self.program.id, &*self.info().name);
+        if !state.sent.contains_key(&device.index) {
+            news.push(plain(CommandKind::CreateKernel { id, program, name }));
+        }
+        news.extend(self.updates(state, device));
+        news
+    }
+}
+
+impl Object<Kernel> {
+    fn launch(self: &Arc<Self>, call: &mut Enqueue, kind: CommandKind<'_>) -> Done {
         let device = Shared::clone(&call.queue.device);
         if !Shared::ptr_eq(&self.context, &call.queue.context) {
             return Err(CL_INVALID_CONTEXT);
         }
         let mut state = self.state();
         self.prepare(&state.arguments, call)?;
-        let mut before = Vec::new();
-        let name = &self.info().name;
-        let program = self.program.id;
-        if !state.sent.contains_key(&device.index) {
-            before.push(plain(CommandKind::CreateKernel { id: self.id, program, name }));
+        if let Some(recording) = &mut call.recording {
+            recording.kernels.push(Shared::clone(self));
+            return call.send(Vec::new(), kind);
         }
-        before.extend(self.updates(&state, &device));
-        call.send(before, kind)?;
+        call.send(self.news(&state, &device), kind)?;
         let changes = state.changes;
         state.sent.insert(device.index, changes);
         Ok(())
@@ -349,15 +379,7 @@ pub unsafe extern "C" fn create_kernels_in_program(
 
 pub unsafe extern "C" fn clone_kernel(source: cl_kernel, stored: *mut cl_int) -> cl_kernel {
     // SAFETY: the program passes null or a valid place.
-    unsafe {
-        made(stored, || {
-            let source = Object::<Kernel>::get(source)?;
-            let clone = Kernel::new(&source.program, &source.built, source.at);
-            let copied = State { sent: HashMap::new(), ..source.state().clone() };
-            *clone.state() = copied;
-            Ok(Object::hand_out(clone))
-        })
-    }
+    unsafe { made(stored, || Ok(Object::hand_out(Object::<Kernel>::get(source)?.snapshot()))) }
 }
 
 pub unsafe extern "C" fn retain_kernel(handle: cl_kernel) -> cl_int {
@@ -460,6 +482,15 @@ pub unsafe extern "C" fn kernel_work_group_info(
     })
 }
 
+/// Returns the work-group size that a kernel requires, if it does. Not every driver takes it by
+/// itself for a launch that names none.
+fn required_group(kernel: &Kernel, device: &Device) -> Done<Option<[u64; 3]>> {
+    let told = kernel.work_group_at(device, CL_KERNEL_COMPILE_WORK_GROUP_SIZE)?;
+    let mut required = [1; 3];
+    told.chunks_exact(8).map(number).zip(&mut required).for_each(|(size, at)| *at = size);
+    Ok(Some(required).filter(|_| !told.is_empty() && !required.contains(&0)))
+}
+
 /// Checks the sizes of a launch.
 fn check_sizes(
     kernel: &Kernel,
@@ -470,9 +501,7 @@ fn check_sizes(
     if global.contains(&0) && device.version() < EMPTY_LAUNCHES {
         return Err(CL_INVALID_GLOBAL_WORK_SIZE);
     }
-    let required = kernel.work_group_at(device, CL_KERNEL_COMPILE_WORK_GROUP_SIZE)?;
-    let required: Vec<u64> = required.chunks_exact(8).map(number).collect();
-    let has_required = required.first().is_some_and(|size| *size != 0);
+    let required = required_group(kernel, device)?;
     let Some(local) = local else {
         return Ok(());
     };
@@ -489,7 +518,10 @@ fn check_sizes(
     if items.is_none_or(|items| items > limit) {
         return Err(CL_INVALID_WORK_GROUP_SIZE);
     }
-    if has_required && local.iter().zip(&required).any(|(size, needed)| *size as u64 != *needed) {
+    let is_other = |required: [u64; 3]| {
+        local.iter().zip(required).any(|(size, needed)| *size as u64 != needed)
+    };
+    if required.is_some_and(is_other) {
         return Err(CL_INVALID_WORK_GROUP_SIZE);
     }
     let is_uniform = global.iter().zip(local).all(|(all, group)| all.is_multiple_of(*group));
@@ -512,28 +544,22 @@ pub unsafe extern "C" fn enqueue_nd_range_kernel(
 ) -> cl_int {
     // SAFETY: the program passes valid lists.
     code(|| unsafe {
-        launch(
-            queue,
-            kernel,
-            dimensions,
-            [offset, global, local],
-            (count, waits, event),
-            CL_COMMAND_NDRANGE_KERNEL,
-        )
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_NDRANGE_KERNEL)?;
+        launch(call, kernel, dimensions, [offset, global, local])
     })
 }
 
-unsafe fn launch(
-    queue: cl_command_queue,
+/// Sends or records a launch.
+///
+/// # Safety
+/// What the program passes is valid.
+pub unsafe fn launch(
+    mut call: Enqueue,
     kernel: cl_kernel,
     dimensions: cl_uint,
     [offset, global, local]: [*const usize; 3],
-    (count, waits, event): (cl_uint, *const cl_event, *mut cl_event),
-    command: cl_command_type,
 ) -> Done {
-    // SAFETY: the caller passes valid lists.
-    let mut call = unsafe { Enqueue::begin(queue, count, waits, event, command)? };
-    let kernel = Object::<Kernel>::get(kernel)?;
+    let mut kernel = Object::<Kernel>::get(kernel)?;
     let device = &call.queue.device;
     kernel.built_at(device)?;
     if !(1..=3).contains(&dimensions) {
@@ -546,13 +572,17 @@ unsafe fn launch(
     };
     let (global, local) = (sizes(global).unwrap_or(&[0; 3][..dimensions as usize]), sizes(local));
     check_sizes(&kernel, device, global, local)?;
+    let required = required_group(&kernel, device)?;
     let all = |given: &[usize], rest: u64| {
         let mut all = [rest; 3];
         given.iter().zip(&mut all).for_each(|(size, at)| *at = *size as u64);
         all
     };
     let offset = sizes(offset).map(|it| all(it, 0));
-    let (global, local) = (all(global, 1), local.map(|it| all(it, 1)));
+    let (global, local) = (all(global, 1), local.map(|it| all(it, 1)).or(required));
+    if call.recording.is_some() {
+        kernel = kernel.snapshot();
+    }
     let id = kernel.id;
     kernel.launch(&mut call, CommandKind::Launch { kernel: id, dimensions, offset, global, local })
 }
@@ -567,7 +597,10 @@ pub unsafe extern "C" fn enqueue_task(
     let (one, none) = ([1_usize], std::ptr::null());
     let sizes = [none, one.as_ptr(), one.as_ptr()];
     // SAFETY: the program passes valid lists.
-    code(|| unsafe { launch(queue, kernel, 1, sizes, (count, waits, event), CL_COMMAND_TASK) })
+    code(|| unsafe {
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_TASK)?;
+        launch(call, kernel, 1, sizes)
+    })
 }
 
 pub unsafe extern "C" fn enqueue_native_kernel(

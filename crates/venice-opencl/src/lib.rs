@@ -7,12 +7,14 @@
 //! |---|---|
 //! | `call`, `object`, `dispatch` | the border to C: codes, handles, the table of functions |
 //! | `device`, `part`, `seat`, `link`, `context`, `queue`, `event` | what commands go through |
-//! | `memory`, `transfer`, `map`, `image`, `coherence` | memory objects and their contents |
+//! | `command_buffer` | commands that are recorded, and run together |
+//! | `memory`, `transfer`, `rows`, `map`, `image`, `image_commands`, `sampler`, `coherence`, `transit` | memory objects and their contents |
 //! | `program`, `sources`, `kernel` | programs, their files, their kernels |
 //! | `control`, `gate`, `moving` | what moves a device to another donor |
 
 mod call;
 mod coherence;
+mod command_buffer;
 mod context;
 mod control;
 mod device;

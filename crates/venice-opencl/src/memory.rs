@@ -304,6 +304,10 @@ impl Object<Memory> {
     /// # Errors
     /// The codes of [`Memory::place_at`] and of [`transit::bring`].
     pub fn prepare(self: &Arc<Self>, call: &mut Enqueue, access: Access) -> Done<Option<u64>> {
+        if let Some(recording) = &mut call.recording {
+            recording.uses.push((Shared::clone(self), access));
+            return Ok(None);
+        }
         if self.context.devices.len() > 1 {
             let is_whole = Arc::ptr_eq(self.root(), self);
             let access = if is_whole || access == Access::Load { access } else { Access::Store };

@@ -13,6 +13,7 @@ use venice_accel::opencl::wire::CommandKind;
 use venice_rack::types::ServiceAccess;
 
 use crate::call::{Done, session_code};
+use crate::command_buffer::CommandBuffer;
 use crate::context::Context;
 use crate::device::Device;
 use crate::event::{Event, plain};
@@ -205,6 +206,7 @@ struct Objects {
     memory: Vec<Shared<Memory>>,
     samplers: Vec<Shared<Sampler>>,
     kernels: Vec<Shared<Kernel>>,
+    buffers: Vec<Shared<CommandBuffer>>,
     events: Vec<Shared<Event>>,
 }
 
@@ -214,12 +216,14 @@ impl Objects {
         // A whole comes before its parts and before images of it.
         memory.sort_by_key(|memory| memory.depth());
         let queues = queues_of(device);
-        Self { queues, memory, samplers: living(), kernels: living(), events: living() }
+        let (samplers, kernels, buffers) = (living(), living(), living());
+        Self { queues, memory, samplers, kernels, buffers, events: living() }
     }
 
     /// True if nobody is at work with one of them.
     fn check(&self, device: &Device) -> Result<bool, Kept> {
-        let mut is_free = self.kernels.iter().all(|kernel| kernel.is_free());
+        let mut is_free = self.kernels.iter().all(|kernel| kernel.is_free())
+            && self.buffers.iter().all(|buffer| buffer.is_free());
         for memory in &self.memory {
             match memory.is_mapped_at(device) {
                 None => is_free = false,
@@ -265,6 +269,7 @@ impl Objects {
             memory.set_place(device, places.get(&memory.id).copied());
         }
         self.kernels.iter().for_each(|kernel| kernel.forget_device(device));
+        self.buffers.iter().for_each(|buffer| buffer.forget_device(device));
         self.events.iter().for_each(|event| event.forget_device(device));
         if from.receives_always() {
             to.receive_always();

@@ -1,12 +1,14 @@
 //! Command queues, and the one way by which commands go to a device.
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use opencl_sys::*;
 use venice_accel::opencl::wire::{Command, CommandKind};
 
 use crate::call::{self, Done, Out, code, made, session_code, store};
+use crate::command_buffer::Recording;
 use crate::context::Context;
 use crate::device::Device;
 use crate::event::{Action, Event, plain, wait_list};
@@ -26,6 +28,8 @@ pub struct Queue {
     /// Properties as the program gave them.
     list: Vec<cl_queue_properties>,
     order: Mutex<Order>,
+    /// True if a barrier may hold commands up in a queue without an order.
+    has_barrier: AtomicBool,
 }
 
 /// The latest command of a queue, as far as it is known here.
@@ -44,6 +48,8 @@ pub struct Enqueue {
     pub waits: Vec<Shared<Event>>,
     /// Whole memory objects, of a context of several devices, that it stores something in.
     pub stores: Vec<Shared<Memory>>,
+    /// Command buffer that takes the command, in place of the device.
+    pub recording: Option<Recording>,
     place: *mut cl_event,
     command: cl_command_type,
 }
@@ -64,10 +70,34 @@ impl Enqueue {
         command: cl_command_type,
     ) -> Done<Self> {
         let queue = Object::<Queue>::get(queue)?;
+        // SAFETY: promised by the caller.
+        unsafe { Self::on(queue, count, waits, place, command) }
+    }
+
+    /// Begins a call with a queue that is known.
+    ///
+    /// # Errors
+    /// The codes of an invalid wait list.
+    ///
+    /// # Safety
+    /// That of [`Enqueue::begin`].
+    pub unsafe fn on(
+        queue: Shared<Queue>,
+        count: cl_uint,
+        waits: *const cl_event,
+        place: *mut cl_event,
+        command: cl_command_type,
+    ) -> Done<Self> {
         queue.device.seat().wait_while_held();
         // SAFETY: promised by the caller.
         let waits = unsafe { wait_list(&queue.context, count, waits)? };
-        Ok(Self { queue, waits, stores: Vec::new(), place, command })
+        Ok(Self { queue, waits, stores: Vec::new(), recording: None, place, command })
+    }
+
+    /// Begins a call that records a command.
+    pub fn record(queue: Shared<Queue>, recording: Recording) -> Self {
+        let (waits, stores, place) = (Vec::new(), Vec::new(), std::ptr::null_mut());
+        Self { queue, waits, stores, recording: Some(recording), place, command: 0 }
     }
 
     /// True if the program wants the event.
@@ -94,11 +124,14 @@ impl Enqueue {
         Object::<Event>::ended(&self.queue, self.command, times)
     }
 
-    /// Sends the command, behind `before`, with an event if the program wants one.
+    /// Sends the command, behind `before`, with an event if the program wants one; or records it.
     ///
     /// # Errors
     /// The codes of wait lists and of lost sessions.
     pub fn send<'a>(&self, before: Vec<Command<'a>>, kind: CommandKind<'a>) -> Done {
+        if let Some(recording) = &self.recording {
+            return recording.add(&kind);
+        }
         let ids = self.queue.ids_of(&self.waits)?;
         let mut order = self.queue.order();
         // The first command after a pause is likely to be waited for: then no marker is needed.
@@ -153,6 +186,11 @@ impl Object<Queue> {
         self.properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE == 0
     }
 
+    /// True if the next command waits for others, though it has no wait list.
+    pub fn holds_up(&self) -> bool {
+        self.is_in_order() || self.has_barrier.load(Ordering::Relaxed)
+    }
+
     /// Returns the command that makes it at its device.
     pub fn creation(&self) -> CommandKind<'static> {
         let (id, context, properties) = (self.id, self.context.id, self.properties);
@@ -168,7 +206,15 @@ impl Object<Queue> {
         context.id_at(device)?;
         let (id, order) = (new_id(), Mutex::new(Order::Idle));
         let (context, device) = (Shared::clone(context), Shared::clone(device));
-        let queue = Object::new(Queue { id, context, device, properties, list, order });
+        let queue = Object::new(Queue {
+            id,
+            context,
+            device,
+            properties,
+            list,
+            order,
+            has_barrier: AtomicBool::new(false),
+        });
         let session = queue.device.session();
         session.submit(&plain(queue.creation())).map_err(session_code)?;
         Ok(queue)
@@ -265,6 +311,7 @@ impl Object<Queue> {
         let mut order = self.order();
         if matches!(&*order, Order::Until(event) if Shared::ptr_eq(event, &last)) {
             *order = Order::Idle;
+            self.has_barrier.store(false, Ordering::Relaxed);
         }
         drop(order);
         self.check()
@@ -427,6 +474,9 @@ pub unsafe extern "C" fn enqueue_barrier_with_wait_list(
     // SAFETY: the program passes a valid list, and null or a valid place.
     code(|| unsafe {
         let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_BARRIER)?;
+        if !call.queue.is_in_order() {
+            call.queue.has_barrier.store(true, Ordering::Relaxed);
+        }
         call.send(Vec::new(), CommandKind::Barrier {})
     })
 }

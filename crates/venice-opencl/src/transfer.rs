@@ -160,7 +160,7 @@ fn or_finished(call: &mut Enqueue, transfer: impl Fn(&mut Enqueue) -> Done) -> D
 fn read_at_once(call: &Enqueue, memory: &Memory, offset: u64, into: Target) -> Done {
     let queue = &call.queue;
     let mut order = queue.order();
-    let is_ready = have_ended(&call.waits)? && (!queue.is_in_order() || queue.is_idle(&order));
+    let is_ready = have_ended(&call.waits)? && (!queue.holds_up() || queue.is_idle(&order));
     if !is_ready {
         let waits = queue.ids_of(&call.waits)?;
         let marker = call.event();
@@ -368,28 +368,43 @@ pub unsafe extern "C" fn enqueue_copy_buffer(
     waits: *const cl_event,
     event: *mut cl_event,
 ) -> cl_int {
-    // SAFETY: the program passes valid lists.
+    // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER)?;
-        let (from, to) = pair_of(&call, from, to)?;
-        from.check_range(from_offset, bytes)?;
-        to.check_range(to_offset, bytes)?;
-        let overlap = |a: usize, b: usize| a < b + bytes && b < a + bytes;
-        if std::ptr::eq(from.root(), to.root()) {
-            let at = |memory: &Memory, offset: usize| match &memory.shape {
-                crate::memory::Shape::Part { origin, .. } => *origin as usize + offset,
-                crate::memory::Shape::Buffer | crate::memory::Shape::Image(_) => offset,
-            };
-            if overlap(at(&from, from_offset), at(&to, to_offset)) {
-                return Err(CL_MEM_COPY_OVERLAP);
-            }
-        }
-        from.prepare(&mut call, Access::Load)?;
-        to.prepare(&mut call, Access::Store)?;
-        let offsets = [from_offset as u64, to_offset as u64];
-        let (from, to, bytes) = (from.id, to.id, bytes as u64);
-        call.send(Vec::new(), CommandKind::CopyBuffer { from, to, offsets, bytes })
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER)?;
+        copy_buffer(call, from, to, from_offset, to_offset, bytes)
     })
+}
+
+/// Sends or records the command of [`enqueue_copy_buffer`].
+///
+/// # Errors
+/// The codes of `clEnqueueCopyBuffer`.
+pub fn copy_buffer(
+    mut call: Enqueue,
+    from: cl_mem,
+    to: cl_mem,
+    from_offset: usize,
+    to_offset: usize,
+    bytes: usize,
+) -> Done {
+    let (from, to) = pair_of(&call, from, to)?;
+    from.check_range(from_offset, bytes)?;
+    to.check_range(to_offset, bytes)?;
+    let overlap = |a: usize, b: usize| a < b + bytes && b < a + bytes;
+    if std::ptr::eq(from.root(), to.root()) {
+        let at = |memory: &Memory, offset: usize| match &memory.shape {
+            crate::memory::Shape::Part { origin, .. } => *origin as usize + offset,
+            crate::memory::Shape::Buffer | crate::memory::Shape::Image(_) => offset,
+        };
+        if overlap(at(&from, from_offset), at(&to, to_offset)) {
+            return Err(CL_MEM_COPY_OVERLAP);
+        }
+    }
+    from.prepare(&mut call, Access::Load)?;
+    to.prepare(&mut call, Access::Store)?;
+    let offsets = [from_offset as u64, to_offset as u64];
+    let (from, to, bytes) = (from.id, to.id, bytes as u64);
+    call.send(Vec::new(), CommandKind::CopyBuffer { from, to, offsets, bytes })
 }
 
 pub unsafe extern "C" fn enqueue_fill_buffer(
@@ -405,7 +420,25 @@ pub unsafe extern "C" fn enqueue_fill_buffer(
 ) -> cl_int {
     // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_FILL_BUFFER)?;
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_FILL_BUFFER)?;
+        fill_buffer(call, buffer, pattern, pattern_bytes, offset, bytes)
+    })
+}
+
+/// Sends or records the command of [`enqueue_fill_buffer`].
+///
+/// # Safety
+/// What the program passes is valid.
+pub unsafe fn fill_buffer(
+    mut call: Enqueue,
+    buffer: cl_mem,
+    pattern: *const c_void,
+    pattern_bytes: usize,
+    offset: usize,
+    bytes: usize,
+) -> Done {
+    // SAFETY: promised by the caller.
+    unsafe {
         let memory = memory_of(&call, buffer)?;
         memory.check_range(offset, bytes)?;
         let is_unit = pattern_bytes.is_power_of_two() && pattern_bytes <= 128;
@@ -421,7 +454,7 @@ pub unsafe extern "C" fn enqueue_fill_buffer(
         let pattern = array(pattern.cast(), pattern_bytes);
         let (id, offset, bytes) = (memory.id, offset as u64, bytes as u64);
         call.send(Vec::new(), CommandKind::FillBuffer { memory: id, pattern, offset, bytes })
-    })
+    }
 }
 
 pub unsafe extern "C" fn enqueue_migrate_mem_objects(
@@ -605,9 +638,26 @@ pub unsafe extern "C" fn enqueue_copy_buffer_rect(
     waits: *const cl_event,
     event: *mut cl_event,
 ) -> cl_int {
-    // SAFETY: the program passes valid lists.
+    // SAFETY: the program passes valid lists and memory.
     code(|| unsafe {
-        let mut call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER_RECT)?;
+        let call = Enqueue::begin(queue, count, waits, event, CL_COMMAND_COPY_BUFFER_RECT)?;
+        let boxes = [from_origin, to_origin, region];
+        copy_buffer_rect(call, (from, to), boxes, [from_row, from_slice, to_row, to_slice])
+    })
+}
+
+/// Sends or records the command of [`enqueue_copy_buffer_rect`].
+///
+/// # Safety
+/// What the program passes is valid.
+pub unsafe fn copy_buffer_rect(
+    mut call: Enqueue,
+    (from, to): (cl_mem, cl_mem),
+    [from_origin, to_origin, region]: [*const usize; 3],
+    [from_row, from_slice, to_row, to_slice]: [usize; 4],
+) -> Done {
+    // SAFETY: promised by the caller.
+    unsafe {
         let (from, to) = pair_of(&call, from, to)?;
         if from.is_image() || to.is_image() {
             return Err(CL_INVALID_MEM_OBJECT);
@@ -632,5 +682,5 @@ pub unsafe extern "C" fn enqueue_copy_buffer_rect(
                 to_pitches: target.pitches(),
             },
         )
-    })
+    }
 }

@@ -25,10 +25,19 @@ const MAX_PATTERN_BYTES: usize = 128;
 
 /// Data of an enqueued command.
 #[derive(Debug, Default)]
-struct Queued {
+pub(super) struct Queued {
     /// Bytes that it reads or stores: they live until it ends.
     data: Vec<u8>,
     is_read: bool,
+    /// Commands of a command buffer.
+    steps: Vec<Owned>,
+}
+
+impl Queued {
+    /// Returns that of a command buffer with these commands.
+    pub(super) fn behind(steps: Vec<Owned>) -> Self {
+        Self { steps, ..Self::default() }
+    }
 }
 
 /// A connection's objects, while a command is carried out.
@@ -88,6 +97,12 @@ impl Executor<'_> {
             CommandKind::SetArgument { kernel, index, value } => {
                 self.set_argument(kernel, index, &value).map_err(|code| (0, code))
             }
+            CommandKind::CreateCommandBuffer { id } => {
+                self.objects.buffers.add(id).map_err(|code| (id, code))
+            }
+            CommandKind::Record { buffer, waits, step } => {
+                self.objects.buffers.record(buffer, waits, step).map_err(|code| (buffer, code))
+            }
             CommandKind::Flush {} => self.flush(command.queue).map_err(|code| (0, code)),
             CommandKind::Launch { .. }
             | CommandKind::ReadBuffer { .. }
@@ -105,7 +120,8 @@ impl Executor<'_> {
             | CommandKind::FillImage { .. }
             | CommandKind::Migrate { .. }
             | CommandKind::Marker {}
-            | CommandKind::Barrier {} => self.enqueue(&command).map_err(|code| (0, code)),
+            | CommandKind::Barrier {}
+            | CommandKind::Replay { .. } => self.enqueue(&command).map_err(|code| (0, code)),
         }
     }
 
@@ -316,7 +332,7 @@ impl Executor<'_> {
         let enqueued = self.enqueue_unwatched(command);
         if command.event == 0 {
             return match enqueued {
-                Ok((handle, queued)) if !queued.data.is_empty() => {
+                Ok((handle, queued)) if !(queued.data.is_empty() && queued.steps.is_empty()) => {
                     self.watch(command, handle, queued)
                 }
                 Ok((handle, _)) => {
@@ -348,6 +364,7 @@ impl Executor<'_> {
             queue: command.queue,
             handle,
             has_times: self.objects.has_times(command.queue),
+            steps: queued.steps,
             data: queued.data,
             is_read: queued.is_read,
             is_last: false,
@@ -355,7 +372,10 @@ impl Executor<'_> {
         watch::watch(self.donor.library, &self.donor.inbox, watched).map_err(|error| error.code())
     }
 
-    fn enqueue_unwatched(&self, command: &Command<'_>) -> Result<(Owned, Queued), Code> {
+    fn enqueue_unwatched(&mut self, command: &Command<'_>) -> Result<(Owned, Queued), Code> {
+        if let CommandKind::Replay { buffer, ref order, alone } = command.kind {
+            return self.replay(command, buffer, (order, alone));
+        }
         let queue: cl_command_queue = self.objects.get(command.queue, Kind::Queue)?;
         let waits = self.objects.events(&command.waits)?;
         let mut event: cl_event = null_mut();
@@ -370,7 +390,7 @@ impl Executor<'_> {
         Ok((Owned::new(self.donor.library, Kind::Event, event), queued))
     }
 
-    fn enqueue_on(
+    pub(super) fn enqueue_on(
         &self,
         to: &Target,
         kind: &CommandKind<'_>,

@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `execute`, `boxes` | commands on the driver |
+//! | `execute`, `boxes`, `buffers` | commands on the driver; command buffers |
 //! | `build`, `fetch` | the threads that compile, and that fetch from other donors |
 //! | `programs`, `parts` | programs that are no source text; parts of the device |
 //! | `watch` | ends of commands, from the driver's threads |
@@ -12,6 +12,7 @@
 
 mod beside;
 mod boxes;
+mod buffers;
 mod build;
 mod describe;
 mod execute;
@@ -55,8 +56,7 @@ use super::library::{Library, call};
 use super::options::OpenClOptions;
 use super::wire::{
     ANSWER_BYTES, AdmitRequest, Blob, BuildKind, BuildRequest, BuildResult, Command, CommandKind,
-    Description, FetchRequest, Malformed, Notice, Place, Reader, Times, VERSION, decode, encode,
-    opcode,
+    Description, FetchRequest, Malformed, Notice, Place, Reader, VERSION, decode, encode, opcode,
 };
 use crate::mailbox::{Shape, serve_mailboxes_beside};
 use crate::region::{RegionHost, Ticket, key_of};
@@ -292,7 +292,8 @@ impl OpenCl {
         while !reader.is_at_end() {
             let Ok(command) = reader.take::<Command<'_>>() else { return Status::MALFORMED };
             let (queue, event) = (command.queue, command.event);
-            let is_launch = matches!(command.kind, CommandKind::Launch { .. });
+            let is_launch =
+                matches!(command.kind, CommandKind::Launch { .. } | CommandKind::Replay { .. });
             fails_others |= matches!(command.kind, CommandKind::SetUserEvent { status: ..0, .. });
             enqueued += u64::from(command.kind.is_work());
             let objects = &mut state.objects;
@@ -521,9 +522,8 @@ impl OpenCl {
         if command.is_last {
             return self.handle_farewell(command.connection);
         }
-        let times = (command.has_times && status == 0)
-            .then(|| times_of(self.donor.library, command.handle.raw()))
-            .flatten();
+        let times =
+            (command.has_times && status == 0).then(|| command.times(self.donor.library)).flatten();
         let Some(state) = self.connections.get_mut(&command.connection) else { return };
         let data = if command.is_read && status == 0 { &command.data[..] } else { &[] };
         if command.event != 0 {
@@ -576,6 +576,7 @@ impl OpenCl {
                 queue: 0,
                 handle: Owned::new(self.donor.library, Kind::Event, event),
                 has_times: false,
+                steps: Vec::new(),
                 data: Vec::new(),
                 is_read: false,
                 is_last: true,
@@ -748,22 +749,4 @@ fn status_of(library: &Library, event: cl_event) -> Option<i32> {
     let name = opencl_sys::CL_EVENT_COMMAND_EXECUTION_STATUS;
     let asked = call!(library, clGetEventInfo(event, name, size_of::<i32>(), at, null_mut()));
     done(asked).ok().map(|()| status)
-}
-
-/// Returns the times of an ended command; `None` if the driver has none.
-fn times_of(library: &Library, event: cl_event) -> Option<Times> {
-    const NAMES: [u32; 4] = [
-        opencl_sys::CL_PROFILING_COMMAND_QUEUED,
-        opencl_sys::CL_PROFILING_COMMAND_SUBMIT,
-        opencl_sys::CL_PROFILING_COMMAND_START,
-        opencl_sys::CL_PROFILING_COMMAND_END,
-    ];
-    let mut ns = [0_u64; 4];
-    for (value, name) in ns.iter_mut().zip(NAMES) {
-        let at = (&raw mut *value).cast();
-        let asked =
-            call!(library, clGetEventProfilingInfo(event, name, size_of::<u64>(), at, null_mut()));
-        done(asked).ok()?;
-    }
-    Some(Times { ns })
 }

@@ -10,6 +10,7 @@ use opencl_sys::{
     cl_int,
 };
 
+use super::buffers::CommandBuffers;
 use crate::opencl::library::{Library, call};
 
 /// Most objects of one connection.
@@ -100,6 +101,7 @@ pub(super) struct Objects {
     entries: HashMap<u64, Entry>,
     /// The last unwatched command of each queue that may not have ended.
     last: BTreeMap<u64, Owned>,
+    pub(super) buffers: CommandBuffers,
 }
 
 impl Objects {
@@ -173,6 +175,7 @@ impl Objects {
     /// Forgets an object; one that is unknown is none.
     pub(super) fn release(&mut self, id: u64) {
         self.entries.remove(&id);
+        self.buffers.remove(id);
     }
 
     /// Returns the queues.

@@ -1,15 +1,18 @@
 //! Watched commands: the driver's threads tell of their ends, the host's thread takes them in.
 
 use std::ffi::c_void;
+use std::ptr::null_mut;
 use std::sync::Arc;
 
 use opencl_sys::{CL_COMPLETE, cl_event, cl_int, cl_mem};
 use venice_service::ConnectionId;
 
 use super::build::Built;
+use super::execute::done;
 use super::fetch::Fetched;
 use super::objects::Owned;
 use crate::opencl::library::{Library, OpenClError, call, check};
+use crate::opencl::wire::Times;
 
 /// Something that a thread of the driver or of the service has brought.
 #[derive(Debug)]
@@ -41,6 +44,9 @@ pub(super) struct Watched {
     pub(super) queue: u64,
     /// The driver's event.
     pub(super) handle: Owned,
+    /// Commands of a command buffer, which this is the end of. PoCL 3.1 ends the host if the event of
+    /// a command that fails is released before.
+    pub(super) steps: Vec<Owned>,
     pub(super) has_times: bool,
     /// Bytes that it reads or stores.
     pub(super) data: Vec<u8>,
@@ -48,6 +54,37 @@ pub(super) struct Watched {
     pub(super) is_read: bool,
     /// True for the last command of a queue whose connection is gone.
     pub(super) is_last: bool,
+}
+
+impl Watched {
+    /// Returns the times of the command, which has ended; `None` if the driver has none. Those of a
+    /// command buffer are from its first command to its end.
+    pub(super) fn times(&self, library: &Library) -> Option<Times> {
+        let mut times = times_of(library, self.handle.raw())?;
+        if let Some(first) = self.steps.first() {
+            let first = times_of(library, first.raw())?;
+            times.ns[..3].copy_from_slice(&first.ns[..3]);
+        }
+        Some(times)
+    }
+}
+
+/// Returns the times of an ended command; `None` if the driver has none.
+fn times_of(library: &Library, event: cl_event) -> Option<Times> {
+    const NAMES: [u32; 4] = [
+        opencl_sys::CL_PROFILING_COMMAND_QUEUED,
+        opencl_sys::CL_PROFILING_COMMAND_SUBMIT,
+        opencl_sys::CL_PROFILING_COMMAND_START,
+        opencl_sys::CL_PROFILING_COMMAND_END,
+    ];
+    let mut ns = [0_u64; 4];
+    for (value, name) in ns.iter_mut().zip(NAMES) {
+        let at = (&raw mut *value).cast();
+        let asked =
+            call!(library, clGetEventProfilingInfo(event, name, size_of::<u64>(), at, null_mut()));
+        done(asked).ok()?;
+    }
+    Some(Times { ns })
 }
 
 /// Box of what threads bring.

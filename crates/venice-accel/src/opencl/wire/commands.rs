@@ -46,6 +46,16 @@ messages! {
         pub row_pitch: u64,
     }
 
+    /// Order of the commands of a command buffer.
+    pub enum ReplayOrder {
+        /// That of the queue, which has one.
+        OfQueue = 0 {},
+        /// That of their recording, on a queue without an order.
+        AsRecorded = 1 {},
+        /// As they wait for each other.
+        ByWaits = 2 {},
+    }
+
     /// Times of a command, in nanoseconds of the donor's device.
     pub struct Times {
         /// Queued, submitted, started, ended.
@@ -184,6 +194,20 @@ messages! {
             index: u32,
             /// Value.
             value: Argument<'a>,
+        },
+        /// Makes a command buffer without commands.
+        CreateCommandBuffer = 13 {
+            /// Id.
+            id: u64,
+        },
+        /// Adds a command to a command buffer.
+        Record = 14 {
+            /// Command buffer.
+            buffer: u64,
+            /// Places of the commands of the buffer that come before it, from 0.
+            waits: Vec<u32>,
+            /// Operation, encoded: a launch, a copy, a fill or a barrier.
+            step: &'a [u8],
         },
         /// Runs a kernel.
         Launch = 20 {
@@ -368,6 +392,15 @@ messages! {
         Barrier = 36 {},
         /// Lets the device begin.
         Flush = 37 {},
+        /// Runs the commands of a command buffer; ends when all of them have.
+        Replay = 38 {
+            /// Command buffer.
+            buffer: u64,
+            /// Order of its commands.
+            order: ReplayOrder,
+            /// True if its last run comes before it.
+            alone: bool,
+        },
     }
 
     /// Message of the donor.
@@ -406,6 +439,22 @@ messages! {
 }
 
 impl CommandKind<'_> {
+    /// True for commands that a command buffer may have: they bring no bytes along, or few.
+    pub fn may_be_recorded(&self) -> bool {
+        matches!(
+            self,
+            Self::Launch { .. }
+                | Self::CopyBuffer { .. }
+                | Self::CopyRectangle { .. }
+                | Self::FillBuffer { .. }
+                | Self::CopyImage { .. }
+                | Self::CopyImageToBuffer { .. }
+                | Self::CopyBufferToImage { .. }
+                | Self::FillImage { .. }
+                | Self::Barrier {}
+        )
+    }
+
     /// True for commands that the device carries out, other than marks in its queues.
     pub fn is_work(&self) -> bool {
         match self {
@@ -423,7 +472,8 @@ impl CommandKind<'_> {
             | Self::CopyImageToBuffer { .. }
             | Self::CopyBufferToImage { .. }
             | Self::FillImage { .. }
-            | Self::Migrate { .. } => true,
+            | Self::Migrate { .. }
+            | Self::Replay { .. } => true,
             Self::CreateContext { .. }
             | Self::CreateQueue { .. }
             | Self::CreateBuffer { .. }
@@ -436,6 +486,8 @@ impl CommandKind<'_> {
             | Self::SetUserEvent { .. }
             | Self::Release { .. }
             | Self::SetArgument { .. }
+            | Self::CreateCommandBuffer { .. }
+            | Self::Record { .. }
             | Self::Marker { .. }
             | Self::Barrier { .. }
             | Self::Flush { .. } => false,

@@ -8,7 +8,7 @@ mod commands;
 mod image;
 mod programs;
 
-pub use self::commands::{Argument, Command, CommandKind, ImageShape, Notice, Times};
+pub use self::commands::{Argument, Command, CommandKind, ImageShape, Notice, ReplayOrder, Times};
 pub use self::programs::{
     AdmitRequest, ArgumentInfo, BinaryKind, BinaryRequest, BuildKind, BuildRequest, BuildResult,
     Description, FetchRequest, Header, ImageFormats, KernelInfo, Loaded, Parameter, PartInfo,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use venice_e2e::programs::{Port, Rack, Running};
+use venice_e2e::programs::{CProgram, Port, Rack, Running};
 use venice_testkit::wait::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -150,6 +150,29 @@ fn piglit_passes_over_shm() {
 #[test]
 fn piglit_passes_over_udp() {
     piglit_passes(Port::Udp, true);
+}
+
+fn command_buffers_replay(port: Port, is_over_udp: bool) {
+    if !Path::new("/etc/OpenCL/vendors").exists() || !Path::new("/usr/include/CL/cl_ext.h").exists()
+    {
+        return eprintln!("SKIPPED: no OpenCL driver, or no headers");
+    }
+    let rack = rack(port);
+    let compiled = CProgram::compile_with("opencl_command_buffer", &["-lOpenCL"]);
+    let program = compiled.command(&[]).get_program().to_str().unwrap().to_owned();
+    let said = output(granted(&rack, is_over_udp, &[&program, "both"]));
+    assert_eq!(said, "right\n");
+    println!("{}", output(granted(&rack, is_over_udp, &[&program, "rate", "100"])));
+}
+
+#[test]
+fn command_buffers_replay_over_shm() {
+    command_buffers_replay(Port::Shm, false);
+}
+
+#[test]
+fn command_buffers_replay_over_udp() {
+    command_buffers_replay(Port::Udp, true);
 }
 
 #[test]

@@ -7,13 +7,17 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use venice_e2e::programs::{Outcome, Port, Rack, Running, descendants, kill_now, wait_for};
+use venice_e2e::programs::{
+    CProgram, Outcome, Port, Rack, Running, descendants, kill_now, wait_for,
+};
 use venice_testkit::random::SplitMix64;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const SIZE: &str = "accelerator:opencl=256MiB";
 /// Mode in which the devices of a context share contents.
 const SHARED: &str = "shared";
+/// Mode in which a command buffer is replayed.
+const BUFFERS: &str = "buffers";
 /// Pretends to be another machine, so that endpoints of this one are passed over.
 const ELSEWHERE: &str =
     "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
@@ -23,6 +27,7 @@ struct Moving {
     rack: Rack,
     dir: tempfile::TempDir,
     running: Running,
+    _compiled: Option<CProgram>,
 }
 
 impl Moving {
@@ -57,15 +62,18 @@ impl Moving {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
         let stop = dir.path().join("stop");
         let devices = devices.to_string();
-        let run = ["run", "--accelerators", &devices, "--", "/usr/bin/python3", "-W", "ignore"];
-        let mut command = rack.command(&run);
-        match mode {
-            SHARED => command.arg(data.join("opencl_shared.py")),
-            mode => command.arg(data.join("opencl_moves.py")).arg(mode),
+        let mut command = rack.command(&["run", "--accelerators", &devices, "--"]);
+        let compiled = (mode == BUFFERS)
+            .then(|| CProgram::compile_with("opencl_command_buffer", &["-lOpenCL"]));
+        let python = ["/usr/bin/python3", "-W", "ignore"];
+        match (mode, &compiled) {
+            (_, Some(it)) => command.arg(it.command(&[]).get_program()).arg("steady"),
+            (SHARED, _) => command.args(python).arg(data.join("opencl_shared.py")),
+            (mode, _) => command.args(python).arg(data.join("opencl_moves.py")).arg(mode),
         };
         command.arg(&stop);
         let running = Running::spawn(over(port, command, dir.path()), false);
-        Self { rack, dir, running }
+        Self { rack, dir, running, _compiled: compiled }
     }
 
     fn file(&self, suffix: &str) -> PathBuf {
@@ -154,6 +162,27 @@ fn devices_move_in_use_over_shm() {
 #[test]
 fn devices_move_in_use_over_udp() {
     devices_move(Port::Udp);
+}
+
+fn command_buffers_move(port: Port) {
+    let Some(moving) = Moving::start(BUFFERS, port, 1, 2) else { return };
+    let from = moving.donor();
+    moving.drain(&from, &["--wait-s", "60"]);
+    assert_ne!(moving.donor(), from);
+    kill_now(moving.rack.agent_pid(&from));
+    // Some more replays at the other donor.
+    std::thread::sleep(Duration::from_secs(1));
+    expect_right(&moving.stop());
+}
+
+#[test]
+fn command_buffers_move_over_shm() {
+    command_buffers_move(Port::Shm);
+}
+
+#[test]
+fn command_buffers_move_over_udp() {
+    command_buffers_move(Port::Udp);
 }
 
 fn devices_share_contents(port: Port) {
