@@ -10,7 +10,8 @@ use super::description::Description;
 use super::donor::DonorCounts;
 use super::layout::{Attention, MAGIC, MAX_MESSAGE_BYTES, RESULT_BYTES, Shape, VERSION, at};
 use super::outcome::TaskResult;
-use super::service::{AWAIT, COUNTS, DESCRIBE, NAME, emit_await, parse_counts};
+use super::print::print;
+use super::service::{AWAIT, COUNTS, DESCRIBE, NAME, OUTPUT, emit_await, parse_counts};
 use super::task::{Executable, RequestError, Task};
 use crate::region::{Region, RegionError};
 
@@ -73,6 +74,17 @@ pub struct Mailboxes {
     description: Description,
     states: Vec<State>,
     next_id: u64,
+    output: TaskOutput,
+}
+
+/// Output of tasks on its way to the program's own.
+#[derive(Debug, Default)]
+struct TaskOutput {
+    /// Number behind the last byte that was printed here.
+    printed: u64,
+    /// Id of the outstanding request.
+    asked: Option<u64>,
+    answer: Option<Vec<u8>>,
 }
 
 #[derive(Debug, Default)]
@@ -83,10 +95,14 @@ struct State {
     /// Id of the outstanding request for its completion.
     asked: Option<u64>,
     /// Completion that came by message, with the length of its message in the return buffer.
-    result: Option<(TaskResult, usize)>,
+    result: Option<Brought>,
     /// Bytes in the request buffer.
     request: Vec<u8>,
 }
+
+/// A completion: the result, the length of its message in the return buffer, and the number behind
+/// the last byte that tasks have printed.
+type Brought = (TaskResult, usize, u64);
 
 impl Mailboxes {
     /// Opens the mailboxes of a grant, of an OpenCL device too. The host answers within `timeout`, more than zero.
@@ -108,7 +124,8 @@ impl Mailboxes {
             false => Region::open_beside(access, port, bytes, timeout)?,
         };
         let states = (0..shape.mailboxes).map(|_| State::default()).collect();
-        let mut opened = Self { region, client, description, states, next_id: 1 };
+        let output = TaskOutput::default();
+        let mut opened = Self { region, client, description, states, next_id: 1, output };
         (0..shape.mailboxes).try_for_each(|mailbox| opened.take_over(mailbox))?;
         // From here on a task decides how long a call takes.
         opened.client.set_timeout(None);
@@ -128,6 +145,9 @@ impl Mailboxes {
         let start = self.region.load_word(head + at::START)?;
         let completion = self.region.load_word(head + at::COMPLETION)?;
         self.states[mailbox as usize].sequence = start.max(completion);
+        // What a program before this one has left is not printed.
+        let printed = self.region.load_word(head + at::PRINTED)?;
+        self.output.printed = self.output.printed.max(printed);
         Ok(())
     }
 
@@ -243,7 +263,8 @@ impl Mailboxes {
         Ok(self.client.flush()?)
     }
 
-    /// Waits for the completion of a mailbox's task, however long it takes.
+    /// Waits for the completion of a mailbox's task, however long it takes. What the task has printed
+    /// is on the standard output of this program then.
     ///
     /// # Errors
     /// [`MailboxError::State`] if no task was started; else the host is lost.
@@ -268,7 +289,7 @@ impl Mailboxes {
             let state = &mut self.states[mailbox as usize];
             if let Some(result) = state.result.take() {
                 state.is_started = false;
-                return self.with_log(mailbox, result);
+                return self.completed(mailbox, result);
             }
             self.ask(mailbox)?;
             self.take_answers()?;
@@ -298,16 +319,18 @@ impl Mailboxes {
         let mut bytes = [0; RESULT_BYTES + MAX_MESSAGE_BYTES];
         self.region.read(head + at::RESULT, &mut bytes)?;
         state.is_started = false;
-        let result = parse_result(&bytes)?;
-        self.with_log(mailbox, result).map(Some)
+        let (result, log_bytes, _) = parse_result(&bytes)?;
+        let printed = self.region.load_word(head + at::PRINTED)?;
+        self.completed(mailbox, (result, log_bytes, printed)).map(Some)
     }
 
-    /// Completes a result by the message that is in the return buffer.
-    fn with_log(
-        &self,
+    /// Completes a result by the message that is in the return buffer, and prints what is new.
+    fn completed(
+        &mut self,
         mailbox: u32,
-        (mut result, log_bytes): (TaskResult, usize),
+        (mut result, log_bytes, printed): Brought,
     ) -> Result<TaskResult, MailboxError> {
+        self.print_until(printed)?;
         if let Err(error) = &mut result.outcome
             && log_bytes > 0
         {
@@ -318,8 +341,37 @@ impl Mailboxes {
         Ok(result)
     }
 
+    /// Takes output of tasks up to a number, and prints it.
+    fn print_until(&mut self, printed: u64) -> Result<(), MailboxError> {
+        while self.output.printed < printed {
+            let id = self.next_id;
+            self.next_id += 1;
+            self.output.asked = Some(id);
+            self.client.request(id, OUTPUT, &self.output.printed.to_le_bytes())?;
+            self.client.flush()?;
+            let piece = loop {
+                match self.output.answer.take() {
+                    Some(piece) => break piece,
+                    None => self.take_answers()?,
+                }
+            };
+            print(&piece);
+            self.output.printed += piece.len() as u64;
+            if piece.is_empty() {
+                // Another program has taken it.
+                self.output.printed = printed;
+            }
+        }
+        Ok(())
+    }
+
     fn take_answers(&mut self) -> Result<(), MailboxError> {
         for answer in self.client.answers()?.entries() {
+            if self.output.asked == Some(answer.id) {
+                self.output.asked = None;
+                self.output.answer = Some(answer.payload.to_vec());
+                continue;
+            }
             let of_id = |state: &&mut State| state.asked == Some(answer.id);
             let state = self.states.iter_mut().find(of_id);
             let unexpected = || MailboxError::Protocol(format!("answer {}", answer.id));
@@ -391,11 +443,11 @@ impl Mailboxes {
     }
 }
 
-fn parse_result(bytes: &[u8]) -> Result<(TaskResult, usize), MailboxError> {
+fn parse_result(bytes: &[u8]) -> Result<Brought, MailboxError> {
     let result = TaskResult::parse(bytes);
     let result = result.map_err(|error| MailboxError::Protocol(error.to_string()))?;
     let log_bytes = result.log_bytes(bytes);
-    Ok((result, log_bytes))
+    Ok((result, log_bytes, TaskResult::printed_in(bytes).unwrap_or(0)))
 }
 
 /// Returns the length of a task's output; 0 if it failed.

@@ -19,6 +19,8 @@ pub struct MailboxDevice<M> {
     request: Vec<u8>,
     /// Bytes of inputs and outputs.
     moved: (u64, u64),
+    /// Number behind the last byte that tasks have printed.
+    printed: u64,
 }
 
 impl<M: MailboxMemory> MailboxDevice<M> {
@@ -46,7 +48,7 @@ impl<M: MailboxMemory> MailboxDevice<M> {
             }
         }
         let donor = MailboxDonor::new(shape.mailboxes);
-        Ok(Self { memory, shape, donor, executor, request: Vec::new(), moved: (0, 0) })
+        Ok(Self { memory, shape, donor, executor, request: Vec::new(), moved: (0, 0), printed: 0 })
     }
 
     /// Looks at all start words; true if a new one was there.
@@ -70,10 +72,12 @@ impl<M: MailboxMemory> MailboxDevice<M> {
 
     /// Flags the completion that is due and returns it.
     pub fn flag(&mut self, now_ns: u64) -> Option<Completion> {
-        let completion = self.donor.poll_completion(now_ns)?;
+        let printed = self.printed;
+        let completion = Completion { printed, ..self.donor.poll_completion(now_ns)? };
         let Places { head, output, .. } = self.shape.places(completion.ticket.mailbox);
         let is_written = self.memory.write(output, completion.result.log().as_bytes())
             && self.memory.write(head + at::RESULT, &completion.result.emit())
+            && self.memory.store_word(head + at::PRINTED, printed)
             && self.memory.store_word(head + at::COMPLETION, completion.ticket.sequence);
         assert!(is_written, "the heads lie in the memory");
         Some(completion)
@@ -91,6 +95,16 @@ impl<M: MailboxMemory> MailboxDevice<M> {
     /// Returns the time at which a completion is due; `None`: no task is running.
     pub fn poll_timeout(&self) -> Option<u64> {
         self.donor.poll_timeout()
+    }
+
+    /// Returns what tasks have printed since the last call.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        self.executor.take_output()
+    }
+
+    /// Sets the number behind the last byte that tasks have printed, for the next completion.
+    pub fn set_printed(&mut self, printed: u64) {
+        self.printed = printed;
     }
 
     /// Returns the counters.

@@ -33,6 +33,8 @@ pub struct Completion {
     pub ticket: Ticket,
     /// Its result.
     pub result: TaskResult,
+    /// Number behind the last byte that tasks have printed until then.
+    pub printed: u64,
 }
 
 /// State of an accelerator's mailboxes. The accelerator runs one task at a time, in the order in
@@ -117,7 +119,7 @@ impl MailboxDonor {
     pub fn poll_completion(&mut self, now_ns: u64) -> Option<Completion> {
         let is_due = |task: &mut Running| task.computed.as_ref().is_some_and(|it| it.1 <= now_ns);
         let Running { ticket, computed, .. } = self.running.take_if(is_due)?;
-        computed.map(|(result, _)| Completion { ticket, result })
+        computed.map(|(result, _)| Completion { ticket, result, printed: 0 })
     }
 
     /// Returns the time at which a completion is due.
@@ -192,7 +194,7 @@ mod tests {
                 if donor.poll_task().is_some() {
                     donor.handle_computed(now_ns, Ok(0), 10);
                 }
-                if let Some(Completion { ticket, result }) = donor.poll_completion(now_ns) {
+                if let Some(Completion { ticket, result, .. }) = donor.poll_completion(now_ns) {
                     assert!(ticket.sequence > done[ticket.mailbox as usize] && result.time_ns >= 10);
                     done[ticket.mailbox as usize] = ticket.sequence;
                 }

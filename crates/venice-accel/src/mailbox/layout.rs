@@ -29,6 +29,8 @@ pub(crate) mod at {
     /// Written by the host, the result before the completion.
     pub(crate) const COMPLETION: u64 = 192;
     pub(crate) const RESULT: u64 = 200;
+    /// Number behind the last byte that tasks have printed, as of the completion.
+    pub(crate) const PRINTED: u64 = 512;
 }
 
 /// State of the host's thread, for recipients that map the mailbox.

@@ -23,6 +23,8 @@ mod emulated;
 mod executor;
 mod layout;
 mod outcome;
+mod print;
+mod printed;
 mod service;
 mod task;
 mod waits;
@@ -38,7 +40,7 @@ pub use self::layout::{
 };
 pub use self::outcome::{Outcome, ResultCode, ResultError, TaskError, TaskResult};
 pub use self::service::{
-    AWAIT, COUNTS, DESCRIBE, ENTRY, NAME, serve_mailboxes, serve_mailboxes_beside,
+    AWAIT, COUNTS, DESCRIBE, ENTRY, NAME, OUTPUT, serve_mailboxes, serve_mailboxes_beside,
 };
 pub use self::task::{
     Argument, Code, Executable, MAX_ARGUMENTS, MAX_NAME_BYTES, MAX_OPTION_BYTES, MAX_VALUE_BYTES,

@@ -106,6 +106,13 @@ impl TaskResult {
         }
     }
 
+    /// Returns the number that a message has behind the result: bytes that tasks have printed.
+    pub(crate) fn printed_in(bytes: &[u8]) -> Option<u64> {
+        let len = u32::from_le_bytes(bytes.get(4..8)?.try_into().ok()?) as usize;
+        let word = bytes.get(RESULT_BYTES.checked_add(len)?..)?.first_chunk::<8>()?;
+        Some(u64::from_le_bytes(*word))
+    }
+
     /// Reads a result; what follows it is ignored.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ResultError> {
         let (head, rest) = bytes.split_first_chunk::<RESULT_BYTES>().ok_or(ResultError)?;
@@ -160,6 +167,9 @@ mod tests {
         for result in [done, failed] {
             let bytes = [result.emit(), vec![9; 40]].concat();
             assert_eq!(TaskResult::parse(&bytes).unwrap(), result);
+            let nines = u64::from_le_bytes([9; 8]);
+            assert_eq!(TaskResult::printed_in(&bytes), Some(nines));
+            assert_eq!(TaskResult::printed_in(&result.emit()), None);
         }
     }
 

@@ -19,6 +19,7 @@ use super::donor::DonorCounts;
 use super::emulated::{EmulatedAccelerator, EmulatedModel};
 use super::executor::Executor;
 use super::layout::{Attention, Shape};
+use super::printed::{PIECE_BYTES, Printed};
 use super::waits::Waits;
 use crate::region::{RegionHost, key_of};
 
@@ -30,6 +31,8 @@ pub const DESCRIBE: u16 = 1;
 pub const AWAIT: u16 = 2;
 /// Asks for the counters.
 pub const COUNTS: u16 = 3;
+/// Asks for output of tasks, from a byte on.
+pub const OUTPUT: u16 = 4;
 
 /// Entry of the service in a host's list. The spec's options describe an emulated accelerator:
 /// [`EmulatedModel`].
@@ -96,6 +99,7 @@ fn serve_in(
         waits: Mutex::new(Waits::new(shape.mailboxes)),
         counts: Mutex::default(),
         moved: Mutex::default(),
+        printed: Mutex::default(),
         is_rung: Mutex::new(false),
         rung: Condvar::new(),
     });
@@ -115,6 +119,7 @@ struct Shared {
     counts: Mutex<DonorCounts>,
     /// Bytes of requests with their inputs, and of outputs.
     moved: Mutex<(u64, u64)>,
+    printed: Mutex<Printed>,
     is_rung: Mutex<bool>,
     rung: Condvar,
 }
@@ -170,7 +175,13 @@ impl DonorThread {
     /// Does what can be done now; false if nothing could.
     fn turn(&mut self) -> bool {
         let mut any = self.device.look(monotonic_ns());
-        any |= self.device.compute(monotonic_ns);
+        if self.device.compute(monotonic_ns) {
+            any = true;
+            // Before the completion, so that a recipient finds it when the task has ended.
+            let output = self.device.take_output();
+            let printed = lock(&self.shared.printed).add(&output);
+            self.device.set_printed(printed);
+        }
         if let Some(completion) = self.device.flag(monotonic_ns()) {
             any = true;
             *lock(&self.shared.counts) = self.device.counts();
@@ -250,7 +261,7 @@ impl Service for MailboxService {
     }
 
     fn limits(&self) -> ServiceLimits {
-        let max_answer_bytes = self.description.len().max(1024) as u32;
+        let max_answer_bytes = self.description.len().max(PIECE_BYTES) as u32;
         ServiceLimits { max_request_bytes: 64, max_answer_bytes, max_outstanding: MAX_OUTSTANDING }
     }
 
@@ -265,6 +276,10 @@ impl Service for MailboxService {
                     return;
                 }
                 None => (Status::MALFORMED, Vec::new()),
+            },
+            OUTPUT => match payload.try_into().map(u64::from_le_bytes) {
+                Ok(first) => (Status::OK, lock(&self.shared.printed).take_from(first)),
+                Err(_) => (Status::MALFORMED, Vec::new()),
             },
             COUNTS => (Status::OK, emit_counts(*lock(&self.shared.counts))),
             _ => (Status::UNKNOWN_OPCODE, Vec::new()),

@@ -52,7 +52,9 @@ impl Waits {
     /// Takes in a completion that was flagged; true if someone waits for it.
     pub(crate) fn handle_completion(&mut self, completion: &Completion) -> bool {
         let ticket = completion.ticket;
-        self.completed[ticket.mailbox as usize] = (ticket.sequence, completion.result.emit());
+        let mut result = completion.result.emit();
+        result.extend_from_slice(&completion.printed.to_le_bytes());
+        self.completed[ticket.mailbox as usize] = (ticket.sequence, result);
         let is_met =
             |wait: &mut Wait| wait.mailbox == ticket.mailbox && wait.sequence <= ticket.sequence;
         let met: Vec<_> = self.waiting.extract_if(.., is_met).collect();
@@ -90,7 +92,7 @@ mod tests {
 
     fn completion(mailbox: u32, sequence: u64) -> Completion {
         let result = TaskResult { outcome: Ok(sequence), time_ns: 0 };
-        Completion { ticket: Ticket { mailbox, sequence }, result }
+        Completion { ticket: Ticket { mailbox, sequence }, result, printed: 0 }
     }
 
     fn ready(waits: &mut Waits) -> Vec<u64> {

@@ -25,6 +25,8 @@ pub struct Dispatcher {
     pending: VecDeque<usize>,
     /// Tasks of each worker in flight, in the order of their starts; `None`: it is lost.
     workers: Vec<Option<Vec<usize>>>,
+    /// Workers that each task was the first in flight of when they were lost.
+    losses: Vec<u32>,
     done: usize,
     is_stopped: bool,
 }
@@ -46,6 +48,7 @@ impl Dispatcher {
             tasks: vec![TaskState::Open; tasks],
             pending: (0..tasks).collect(),
             workers: vec![Some(Vec::new()); workers],
+            losses: vec![0; tasks],
             done: 0,
             is_stopped: false,
         }
@@ -102,9 +105,16 @@ impl Dispatcher {
         }
     }
 
-    /// Takes in the loss of a worker.
-    pub fn handle_loss(&mut self, worker: usize) {
-        let Some(in_flight) = self.workers.get_mut(worker).and_then(Option::take) else { return };
+    /// Takes in the loss of a worker. Returns the task that it ran, which may be the cause, and the
+    /// number of workers that were lost while they ran it.
+    pub fn handle_loss(&mut self, worker: usize) -> Option<(usize, u32)> {
+        let in_flight = self.workers.get_mut(worker).and_then(Option::take)?;
+        // A worker runs one at a time, in the order of their starts.
+        let ran = in_flight.first().copied();
+        let losses = ran.map(|task| {
+            self.losses[task] += 1;
+            (task, self.losses[task])
+        });
         let claimed =
             (0..self.tasks.len()).filter(|it| self.tasks[*it] == TaskState::Claimed(worker));
         let claimed: Vec<usize> = claimed.collect();
@@ -117,6 +127,7 @@ impl Dispatcher {
                 self.pending.push_front(task);
             }
         }
+        losses
     }
 
     /// Gives out no more tasks.
@@ -154,8 +165,22 @@ mod tests {
         assert_eq!(dispatcher.poll_task(1), Next::Task(1), "queued behind task 0");
         assert!(dispatcher.handle_completion(1, 1) && !dispatcher.handle_completion(0, 1));
         assert_eq!(dispatcher.poll_task(1), Next::Wait, "task 0 runs");
-        dispatcher.handle_loss(1);
+        assert_eq!(dispatcher.handle_loss(1), None, "nothing was in flight");
         assert_eq!(dispatcher.poll_task(0), Next::Task(1), "its output was not read");
+    }
+
+    #[test]
+    fn losses_count_for_running_task() {
+        let mut dispatcher = Dispatcher::new(3, 3);
+        for task in 0..2 {
+            assert_eq!(dispatcher.poll_task(0), Next::Task(task));
+        }
+        assert_eq!(dispatcher.handle_loss(0), Some((0, 1)), "task 1 was queued behind it");
+        assert_eq!(dispatcher.handle_loss(0), None, "told before");
+        assert_eq!(dispatcher.poll_task(1), Next::Task(0));
+        assert_eq!(dispatcher.poll_task(2), Next::Task(1));
+        assert_eq!(dispatcher.handle_loss(1), Some((0, 2)));
+        assert_eq!(dispatcher.handle_loss(2), Some((1, 1)));
     }
 
     #[test]

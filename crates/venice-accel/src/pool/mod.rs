@@ -3,13 +3,19 @@
 
 mod dispatcher;
 
+use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use venice_rack::types::ServiceAccess;
 
 pub use self::dispatcher::{Dispatcher, Next};
-use crate::mailbox::{DonorCounts, Executable, MailboxError, Mailboxes, TaskError, output_len};
+use crate::mailbox::{
+    DonorCounts, Executable, MailboxError, Mailboxes, ResultCode, TaskError, output_len,
+};
+
+/// Accelerators that a task may run on until they are lost: then it is taken for the cause.
+const MAX_LOSSES: u32 = 2;
 
 /// Failure of a pool. It names the node.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +137,7 @@ impl Pool {
     }
 
     /// Runs the executable on each input; returns the outputs in the order of the inputs. A task whose
-    /// accelerator is lost runs on another one. An output has at most
+    /// accelerator is lost runs on another one; if that is lost too, the task fails. An output has at most
     /// [`Executable::output_bytes`].
     ///
     /// # Errors
@@ -175,6 +181,7 @@ impl Pool {
             dispatcher: Mutex::new(dispatcher),
             changed: Condvar::new(),
             failure: Mutex::new(None),
+            lost_at: Mutex::default(),
         };
         std::thread::scope(|scope| {
             for (number, member) in self.members.iter_mut().enumerate() {
@@ -200,6 +207,8 @@ struct Run<'a> {
     /// Notified when the dispatcher may answer otherwise than before.
     changed: Condvar,
     failure: Mutex<Option<PoolError>>,
+    /// Nodes of the lost accelerators that ran each task.
+    lost_at: Mutex<BTreeMap<usize, Vec<String>>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -215,8 +224,24 @@ impl Run<'_> {
     fn serve(&self, number: usize, member: &mut Member) {
         if let Err(error) = self.run_tasks(number, member) {
             member.lost = Some(error.to_string());
-            self.lock().handle_loss(number);
+            let ran = self.lock().handle_loss(number);
+            if let Some((task, losses)) = ran {
+                self.note_loss(task, losses, &member.node);
+            }
             self.changed.notify_all();
+        }
+    }
+
+    /// Notes the loss of an accelerator that ran a task. One that has been lost with several fails,
+    /// before it ends all others.
+    fn note_loss(&self, task: usize, losses: u32, node: &str) {
+        let mut lost_at = locked(&self.lost_at);
+        let nodes = lost_at.entry(task).or_default();
+        nodes.push(node.to_owned());
+        if losses >= MAX_LOSSES {
+            let said = format!("accelerators were lost while they ran it: of {}", nodes.join(", "));
+            let source = TaskError::new(ResultCode::Failed, said);
+            self.fail(PoolError::Task { task, node: node.to_owned(), source });
         }
     }
 

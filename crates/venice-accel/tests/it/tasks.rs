@@ -113,3 +113,79 @@ fn wrong_kernels_are_explained() {
     assert_eq!(pool.map(&Executable::open_cl(TWICE, "twice"), &[[0_u8; 16]]).unwrap().len(), 1);
     fixture.end(&access);
 }
+
+/// Runs in a process of its own, whose output the test below reads.
+#[test]
+#[ignore = "the program of another test"]
+fn prints_for_other_test() {
+    let fixture = Fixture::new();
+    for (at, port) in PORTS.into_iter().enumerate() {
+        let grant = at as u64 + 1;
+        let Some(access) = start(&fixture, grant, port, "prints_for_other_test") else { return };
+        let source = "kernel void say(global const int *in, global int *out) { \
+                      out[0] = in[0]; printf(\"<%d>\", in[0]); }";
+        let say = Executable { global: [1, 0, 0], ..Executable::open_cl(source, "say") };
+        let long = "kernel void much(global const int *in, global int *out) { \
+                    out[0] = 1; for (int i = 0; i < 12000; i++) printf(\"0123456789\\n\"); }";
+        let much = Executable { global: [1, 0, 0], ..Executable::open_cl(long, "much") };
+        let number = |number: i32| number.to_le_bytes().to_vec();
+        {
+            let mut mailboxes = Mailboxes::open(&access, LIMIT).unwrap();
+            for turn in 0..3 {
+                let (result, _) = mailboxes.run(&say, &number(turn), 4).unwrap();
+                assert_eq!(result.outcome, Ok(4));
+            }
+        }
+        let mut pool = Pool::open([("n1".to_owned(), access.clone())], LIMIT).unwrap();
+        let inputs: Vec<_> = (10..20).map(number).collect();
+        assert_eq!(pool.map(&say, &inputs).unwrap(), inputs);
+        assert_eq!(pool.map(&much, &inputs[..1]).unwrap().len(), 1);
+        drop(pool);
+        fixture.end(&access);
+    }
+}
+
+#[test]
+fn kernels_print_on_own_output() {
+    let Some(_) = pocl("kernels_print_on_own_output") else { return };
+    let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+    program.args(["--ignored", "--exact", "--nocapture", "tasks::prints_for_other_test"]);
+    let output = program.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said} {}", String::from_utf8_lossy(&output.stderr));
+    for number in (0..3).chain(10..20) {
+        assert_eq!(said.matches(&format!("<{number}>")).count(), PORTS.len(), "{number}");
+    }
+    assert_eq!(said.matches("0123456789\n").count(), PORTS.len() * 12_000);
+}
+
+#[test]
+fn deadly_task_fails_alone() {
+    let fixture = Fixture::new();
+    let mut accesses = Vec::new();
+    for grant in 1..=4 {
+        let Some(access) = start(&fixture, grant, Port::Shm, "deadly_task_fails_alone") else {
+            return;
+        };
+        accesses.push((format!("node{grant}"), access));
+    }
+    let mut pool = Pool::open(accesses, LIMIT).unwrap();
+    // One input lets its kernel write far outside of its memory.
+    let source = "kernel void f(global const int *in, global int *out) { \
+                  size_t at = get_global_id(0); \
+                  if (in[at] == 7) out[(size_t)1 << 40] = 1; out[at] = in[at]; }";
+    let kernel = Executable::open_cl(source, "f");
+    let good: Vec<_> = (100..140_i32).map(|it| it.to_le_bytes().to_vec()).collect();
+    assert_eq!(pool.map(&kernel, &good).unwrap(), good);
+    let mut bad = good.clone();
+    bad[20] = 7_i32.to_le_bytes().to_vec();
+    match pool.map(&kernel, &bad).unwrap_err() {
+        PoolError::Task { task, source, .. } => {
+            assert_eq!((task, source.code), (20, ResultCode::Failed));
+            assert!(source.message.contains("lost while they ran it: of node"), "{source}");
+        }
+        other => panic!("{other}"),
+    }
+    assert!(!pool.is_empty(), "some are left");
+    assert_eq!(pool.map(&kernel, &good).unwrap(), good);
+}

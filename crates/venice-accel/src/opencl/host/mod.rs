@@ -48,7 +48,7 @@ use self::execute::{Executor, done};
 use self::fetch::{Fetch, Fetched, Fetcher};
 use self::in_place::works_in_region;
 use self::objects::{Kind, Objects, Owned};
-use self::output::Output;
+use self::output::{Output, TaskOutput};
 use self::tasks::TaskExecutor;
 use self::watch::{Brought, Ended, Inbox, Watched};
 use super::SERVICE;
@@ -195,7 +195,9 @@ struct OpenCl {
     donor: Donor,
     builder: Builder,
     fetcher: Option<Fetcher>,
-    output: Output,
+    output: Arc<Output>,
+    /// Output of the mailboxes' task.
+    task_output: Arc<TaskOutput>,
     /// Polls the inbox and the output.
     wake: OwnedFd,
     connections: BTreeMap<ConnectionId, Connection>,
@@ -231,9 +233,12 @@ fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
     };
     let files = context.scratch_dir.join(FILES);
     let is_in_place = works_in_region(&donor);
-    let executor = Box::new(TaskExecutor::new(library, device, is_in_place)?);
+    let output = Arc::new(Output::take_over().map_err(|error| text(&error))?);
+    let outputs = (output, Arc::<TaskOutput>::default());
+    let executor = TaskExecutor::new(library, device, is_in_place, outputs.clone())?;
+    let executor = Box::new(executor);
     let granted = (options.bytes, is_in_place);
-    let service = OpenCl::new(donor, files, granted).map_err(|error| text(&error))?;
+    let service = OpenCl::new(donor, files, granted, outputs).map_err(|error| text(&error))?;
     let mailboxes = serve_mailboxes_beside(context, Shape::default(), executor)?;
     let both = OpenClBesideMailboxes::new(service, mailboxes).map_err(|error| text(&error))?;
     Ok(Box::new(both))
@@ -244,12 +249,12 @@ impl OpenCl {
         donor: Donor,
         files: PathBuf,
         (granted_bytes, is_in_place): (u64, bool),
+        (output, task_output): (Arc<Output>, Arc<TaskOutput>),
     ) -> std::io::Result<Self> {
         let inbox = Arc::clone(&donor.inbox);
         let files_dir = files.display().to_string();
         let builder = Builder::start(donor.library, donor.device, files, Arc::clone(&inbox))?;
         let fetcher = Fetcher::start(&donor.region, &inbox)?;
-        let output = Output::take_over()?;
         let wake = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for fd in [inbox.bell(), output.fd()] {
             let data = epoll::EventData::new_u64(0);
@@ -270,6 +275,7 @@ impl OpenCl {
             builder,
             fetcher,
             output,
+            task_output,
             wake,
             connections: BTreeMap::new(),
             leaving: BTreeMap::new(),
@@ -537,10 +543,14 @@ impl OpenCl {
         }
     }
 
-    /// Sends what kernels have printed to the connection that runs some, else to the oldest one.
+    /// Sends what kernels have printed to the connection that runs some, else to the task of a
+    /// mailbox, else to the oldest connection.
     fn take_output(&mut self) {
         let running = self.connections.values_mut().find(|state| !state.running.is_empty());
         let has_running = running.is_some();
+        if !has_running && self.task_output.collect(&self.output) {
+            return;
+        }
         let state = match running {
             Some(state) => Some(state),
             None => self.connections.values_mut().next(),

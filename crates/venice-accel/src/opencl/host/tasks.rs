@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut};
+use std::sync::Arc;
 
 use opencl_sys::{
     CL_INVALID_KERNEL_NAME, CL_MEM_COPY_HOST_PTR, CL_MEM_READ_WRITE, CL_MEM_USE_HOST_PTR,
@@ -12,6 +13,7 @@ use opencl_sys::{
 use super::build::Handle;
 use super::execute::{created, done};
 use super::objects::{Kind, Owned};
+use super::output::{Output, TaskOutput};
 use super::programs::load;
 use crate::mailbox::{
     Argument, Code, Executable, Executor, Outcome, ResultCode, Task, TaskBuffers, TaskError,
@@ -48,6 +50,10 @@ pub(super) struct TaskExecutor {
     is_in_place: bool,
     /// The last used one last.
     programs: VecDeque<BuiltProgram>,
+    output: Arc<Output>,
+    task_output: Arc<TaskOutput>,
+    /// What the last task has printed.
+    printed: Vec<u8>,
 }
 
 impl TaskExecutor {
@@ -59,6 +65,7 @@ impl TaskExecutor {
         library: &'static Library,
         device: cl_device_id,
         is_in_place: bool,
+        (output, task_output): (Arc<Output>, Arc<TaskOutput>),
     ) -> Result<Self, String> {
         let named =
             |call: &'static str| move |code| format!("mailbox: {call}: OpenCL error {code}");
@@ -72,7 +79,17 @@ impl TaskExecutor {
                 .map_err(named("clCreateCommandQueue"))?;
         let queue = Owned::new(library, Kind::Queue, queue);
         let programs = VecDeque::new();
-        Ok(Self { library, device: Handle(device), context, queue, is_in_place, programs })
+        Ok(Self {
+            library,
+            device: Handle(device),
+            context,
+            queue,
+            is_in_place,
+            programs,
+            output,
+            task_output,
+            printed: Vec::new(),
+        })
     }
 
     /// Returns a program that was built from the code, now or before.
@@ -323,8 +340,8 @@ impl TaskExecutor {
     }
 }
 
-impl Executor for TaskExecutor {
-    fn run(&mut self, task: &Task, buffers: &mut TaskBuffers<'_>) -> Outcome {
+impl TaskExecutor {
+    fn run_task(&mut self, task: &Task, buffers: &mut TaskBuffers<'_>) -> Outcome {
         let executable = &task.executable;
         let items = executable.work_items(task.input_bytes)?;
         let program = self.program(executable)?;
@@ -334,6 +351,19 @@ impl Executor for TaskExecutor {
         self.launch(kernel.raw(), &items)?;
         memory.iter().try_for_each(|memory| self.fetch(memory, buffers))?;
         Ok(executable.output_bytes(task.input_bytes).min(task.output_bytes))
+    }
+}
+
+impl Executor for TaskExecutor {
+    fn run(&mut self, task: &Task, buffers: &mut TaskBuffers<'_>) -> Outcome {
+        self.task_output.begin();
+        let outcome = self.run_task(task, buffers);
+        self.printed.extend(self.task_output.end(&self.output));
+        outcome
+    }
+
+    fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.printed)
     }
 
     fn functions(&self) -> Vec<String> {

@@ -296,7 +296,7 @@ fn kill_during_move_is_told() {
             break;
         }
     }
-    let Moving { rack, dir, running } = moving;
+    let Moving { rack, dir, running, .. } = moving;
     std::fs::write(dir.path().join("stop"), "").unwrap();
     let outcome = running.finish(LIMIT);
     let (code, said) = (outcome.code(), &outcome.stderr);
@@ -319,7 +319,7 @@ fn grants_end_whoever_dies() {
         std::thread::sleep(Duration::from_millis(random.below(4000)));
         strike(&moving, victim);
         std::thread::sleep(Duration::from_millis(random.below(1000)));
-        let Moving { rack, dir, running } = moving;
+        let Moving { rack, dir, running, .. } = moving;
         std::fs::write(dir.path().join("stop"), "").unwrap();
         let outcome = running.finish(LIMIT);
         assert!(outcome.status.code() != Some(3), "{victim}: {}", outcome.stderr);
