@@ -4,6 +4,7 @@ mod arguments;
 mod command;
 mod waiting;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::{Arc, mpsc};
 
@@ -11,6 +12,7 @@ use venice_control::client::Access;
 use venice_recipient::local_rack::access;
 use venice_recipient::runs::RunDevices;
 use venice_recipient::{AllocationSpec, Held, HeldEvent, HeldNews, RecipientError, allocate};
+use venice_wire::GrantId;
 
 pub use arguments::{GetArgs, HELP};
 
@@ -123,7 +125,8 @@ fn show_and_hold(
     }
     let Some(command) = command else {
         terminal::remark("venice: held until interrupted (Ctrl-C)");
-        let code = wait(&heard);
+        let grants = held.grants().iter().map(|grant| grant.id).collect();
+        let code = wait(&heard, grants, |grant| held.release(grant));
         drop(held);
         return Ok(code);
     };
@@ -166,18 +169,36 @@ fn answered(
     }
 }
 
-/// Waits until an interrupt or the loss of a grant.
-fn wait(heard: &mpsc::Receiver<Heard>) -> i32 {
+/// Waits until an interrupt, or the loss of the last grant. Fails if any was lost.
+fn wait(
+    heard: &mpsc::Receiver<Heard>,
+    mut grants: BTreeSet<GrantId>,
+    release: impl Fn(GrantId),
+) -> i32 {
+    let mut code = 0;
     loop {
         match heard.recv() {
             Ok(Heard::News(news)) => {
                 terminal::remark(format!("venice: {news}"));
-                if matches!(news.event, HeldEvent::Lost(_) | HeldEvent::Due) {
-                    return EXIT_FAILURE;
+                match news.event {
+                    HeldEvent::Lost(_) => {}
+                    HeldEvent::Due => release(news.grant),
+                    HeldEvent::Wanted(_) => continue,
+                }
+                code = EXIT_FAILURE;
+                if !grants.remove(&news.grant) {
+                    continue;
+                }
+                match grants.len() {
+                    0 => return code,
+                    1 => terminal::remark("venice: the other grant is held until interrupted"),
+                    left => terminal::remark(format!(
+                        "venice: the other {left} grants are held until interrupted"
+                    )),
                 }
             }
             Ok(Heard::Got(_)) => {}
-            Ok(Heard::Stop) | Err(_) => return 0,
+            Ok(Heard::Stop) | Err(_) => return code,
         }
     }
 }
@@ -218,7 +239,6 @@ fn endpoints(row: &GrantedRow) -> String {
 mod tests {
     use venice_control::{Notice, NoticeReason};
     use venice_recipient::Fate;
-    use venice_wire::GrantId;
 
     use super::*;
 
@@ -233,6 +253,28 @@ mod tests {
         }
         tell_early_losses(&heard, &tell);
         tell.send(Heard::Stop).unwrap();
-        assert_eq!(wait(&heard), 0, "held until the interrupt");
+        let held = BTreeSet::from([GrantId(1), GrantId(2)]);
+        assert_eq!(wait(&heard, held, |_| {}), 0, "held until the interrupt");
+    }
+
+    #[test]
+    fn others_outlive_lost_grant() {
+        let news = |grant, event| {
+            let (donor, what) = ("node1".to_owned(), "emulated".to_owned());
+            Heard::News(HeldNews { grant: GrantId(grant), donor, what, event, why: None })
+        };
+        let outcome = |events: &[(u64, HeldEvent)]| {
+            let (tell, heard) = mpsc::channel();
+            events.iter().for_each(|(grant, event)| tell.send(news(*grant, *event)).unwrap());
+            tell.send(Heard::Stop).unwrap();
+            let released = std::cell::RefCell::new(Vec::new());
+            let held = (1..=3).map(GrantId).collect();
+            let code = wait(&heard, held, |grant| released.borrow_mut().push(grant.0));
+            (code, released.into_inner(), matches!(heard.try_recv(), Ok(Heard::Stop)))
+        };
+        let lost = HeldEvent::Lost(Fate::Died);
+        assert_eq!(outcome(&[(2, lost)]), (EXIT_FAILURE, vec![], false));
+        let all = [(2, lost), (1, HeldEvent::Due), (1, lost), (3, lost)];
+        assert_eq!(outcome(&all), (EXIT_FAILURE, vec![1], true), "none is left");
     }
 }
