@@ -295,6 +295,9 @@ impl Object<Queue> {
     pub fn finish(self: &Arc<Self>) -> Done {
         let mut order = self.order();
         if self.is_idle(&order) {
+            drop(order);
+            // The device may have been lost since somebody looked last.
+            self.device.session().receive_ready().map_err(session_code)?;
             return self.check();
         }
         let last = match &*order {

@@ -4,6 +4,8 @@ usage: opencl_moves.py MODE STOP, where the program ends once the file STOP exis
 steady    everything that a device holds is used again and again, by two threads
 mapped    holds a mapped buffer until the file STOP.unmap exists, then works on
 programs  builds a program again and again, and has others that wait to be built and linked
+unused    has events of its own that nothing waits for
+lost      calls clFinish of idle queues once the file STOP.lost exists, and ends with 0 if each fails
 waiting   has commands that wait for an event of its own until the file STOP.set exists
 It ends with 3 if anything is wrong, and with 4 if a device is lost.
 """
@@ -185,6 +187,39 @@ def programs():
     print("right", value)
 
 
+def unused():
+    context = cl.Context(devices()[:1])
+    worker = Worker(context, context.devices[0], True)
+    own = [cl.UserEvent(context) for _ in range(3)]
+    own[0].set_callback(cl.command_execution_status.COMPLETE, lambda _status: None)
+    ready()
+    while not exists():
+        worker.round()
+    [event.set_status(cl.command_execution_status.COMPLETE) for event in own]
+    worker.check()
+    print("right", worker.count)
+
+
+def lost():
+    context = cl.Context(devices()[:1])
+    quiet = cl.CommandQueue(context)
+    cl.enqueue_fill_buffer(quiet, cl.Buffer(context, cl.mem_flags.READ_WRITE, 64), b"x", 0, 64)
+    quiet.finish()
+    ready()
+    while not exists(".lost"):
+        time.sleep(0.01)
+    failed = 0
+    for queue in (quiet, quiet, cl.CommandQueue):
+        try:
+            if queue is cl.CommandQueue:
+                queue = cl.CommandQueue(context)
+            queue.finish()
+        except cl.Error as failure:
+            failed += failure.code == cl.status_code.DEVICE_NOT_AVAILABLE
+    print("right", failed)
+    sys.exit(failed != 3)
+
+
 def waiting():
     context = cl.Context(devices()[:1])
     worker = Worker(context, context.devices[0], True)
@@ -206,4 +241,4 @@ def waiting():
     print("right", worker.count)
 
 
-{"steady": steady, "mapped": mapped, "programs": programs, "waiting": waiting}[MODE]()
+{"steady": steady, "mapped": mapped, "programs": programs, "waiting": waiting, "unused": unused, "lost": lost}[MODE]()

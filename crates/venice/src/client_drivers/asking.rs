@@ -317,6 +317,33 @@ mod tests {
     }
 
     #[test]
+    fn forked_child_is_not_awaited() {
+        let (_dir, drivers) = drivers();
+        // Connects, leaves the socket to a child, and ends.
+        let program = "import os, socket, sys, time\n\
+                       ours = socket.socket(socket.AF_UNIX)\n\
+                       ours.connect(sys.argv[1])\n\
+                       ours.recv(1)\n\
+                       child = os.fork()\n\
+                       if child == 0:\n    time.sleep(600)\n\
+                       print(child, flush=True)\n";
+        let mut python = std::process::Command::new("/usr/bin/python3");
+        python.args(["-c", program]).arg(drivers.path());
+        let Ok(output) = python.stdout(std::process::Stdio::piped()).spawn() else {
+            return println!("SKIPPED: forked_child_is_not_awaited: no Python");
+        };
+        let mut parent = output;
+        let mut said = String::new();
+        let mut lines = std::io::BufReader::new(parent.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut lines, &mut said).unwrap();
+        let child = Pid::from_raw(said.trim().parse().unwrap()).unwrap();
+        assert!(parent.wait().unwrap().success());
+        let answer = drivers.ask(&step(5), LONG);
+        rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
+        assert_eq!(answer, Answer::Moved);
+    }
+
+    #[test]
     fn silent_driver_keeps_device() {
         let (_dir, drivers) = drivers();
         let _silent = connect(&drivers);

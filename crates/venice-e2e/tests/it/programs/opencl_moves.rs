@@ -14,6 +14,8 @@ use venice_testkit::random::SplitMix64;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const SIZE: &str = "accelerator:opencl=256MiB";
+/// Priority of the runs.
+const PRIORITY: &str = "133";
 /// Mode in which the devices of a context share contents.
 const SHARED: &str = "shared";
 /// Mode in which a command buffer is replayed.
@@ -62,7 +64,8 @@ impl Moving {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
         let stop = dir.path().join("stop");
         let devices = devices.to_string();
-        let mut command = rack.command(&["run", "--accelerators", &devices, "--"]);
+        let run = ["run", "--accelerators", &devices, "--priority", PRIORITY, "--"];
+        let mut command = rack.command(&run);
         let compiled = (mode == BUFFERS)
             .then(|| CProgram::compile_with("opencl_command_buffer", &["-lOpenCL"]));
         let python = ["/usr/bin/python3", "-W", "ignore"];
@@ -248,6 +251,69 @@ fn own_event_delays_move() {
     wait_for("the reason", LIMIT, || said().then_some(()));
     moving.tell("set");
     moving.drain(&donor, &["--wait-s", "60"]);
+    expect_right(&moving.stop());
+}
+
+#[test]
+fn unused_event_delays_nothing() {
+    let Some(moving) = Moving::start("unused", Port::Shm, 1, 2) else { return };
+    let donor = moving.donor();
+    moving.drain(&donor, &["--wait-s", "60"]);
+    assert_ne!(moving.donor(), donor);
+    expect_right(&moving.stop());
+}
+
+#[test]
+fn moved_grant_keeps_priority() {
+    let Some(moving) = Moving::start("steady", Port::Shm, 1, 2) else { return };
+    let priorities = || {
+        let rows = moving.rack.json(&["grants"]);
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| (row["donor"].clone(), row["priority"].clone())).collect::<Vec<_>>()
+    };
+    let donor = moving.donor();
+    let priority: u8 = PRIORITY.parse().unwrap();
+    assert_eq!(priorities(), [(donor.clone().into(), priority.into())]);
+    moving.drain(&donor, &["--wait-s", "60"]);
+    assert_eq!(priorities(), [(moving.donor().into(), priority.into())]);
+    assert_ne!(moving.donor(), donor);
+    expect_right(&moving.stop());
+}
+
+#[test]
+fn wanted_target_is_given_back() {
+    let Some(moving) = Moving::start("mapped", Port::Shm, 1, 3) else { return };
+    let from = moving.donor();
+    let others = |donors: Vec<String>| donors.into_iter().filter(|it| *it != from).collect();
+    let targets = || -> Vec<String> { others(moving.donors()) };
+    moving.drain(&from, &["--no-wait"]);
+    wait_for("a target", LIMIT, || (targets().len() == 1).then_some(()));
+    // While the program holds its device by a mapped buffer, the target is wanted back too.
+    let [first] = &targets()[..] else { panic!("not one target") };
+    moving.drain(first, &["--no-wait"]);
+    wait_for("another target", LIMIT, || {
+        let targets = targets();
+        (targets.len() == 1 && targets[0] != *first).then_some(())
+    });
+    let second = targets()[0].clone();
+    moving.tell("unmap");
+    moving.drain(&from, &["--wait-s", "60"]);
+    moving.drain(first, &["--wait-s", "60"]);
+    assert_eq!(moving.donors(), [second]);
+    let Moving { rack, dir, running, .. } = moving;
+    std::fs::write(dir.path().join("stop"), "").unwrap();
+    expect_right(&running.finish(LIMIT));
+    assert_eq!(rack.json(&["grants"]), Value::Array(Vec::new()), "no grant is left");
+}
+
+#[test]
+fn finish_fails_on_lost_device() {
+    let Some(moving) = Moving::start("lost", Port::Shm, 1, 1) else { return };
+    moving.kill_host("node1");
+    wait_for("the loss to be told", LIMIT, || {
+        tells_loss(&moving.running.stderr_so_far()).then_some(())
+    });
+    moving.tell("lost");
     expect_right(&moving.stop());
 }
 
