@@ -23,3 +23,4 @@ mod module;
 mod names;
 mod nvml;
 mod stream;
+mod tables;

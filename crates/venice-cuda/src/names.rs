@@ -11,44 +11,53 @@ use crate::functions::TABLE;
 /// Functions that were refused: each is told once.
 static REFUSED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// Refuses a function.
+/// Says that something is not supported.
+pub fn say(what: &str) {
+    eprintln!("venice: {what} is not supported on CUDA devices of other nodes");
+}
+
+/// Refuses a function, or a part of one.
 pub fn refuse(name: &'static str) -> Code {
     if REFUSED.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
-        eprintln!("venice: {name} is not supported on CUDA devices of other nodes");
+        say(name);
     }
     NOT_SUPPORTED
 }
 
-/// Returns the address of a function by its name in the API, without the version. What the program
-/// was built for decides where there are several.
-fn find(name: &str, version: c_int) -> Option<usize> {
-    let named = |name: &str| {
-        let at = TABLE.binary_search_by_key(&name, |it| it.0).ok()?;
-        Some(TABLE[at])
-    };
-    // These changed their arguments late: older programs mean the older one.
-    let newest = match name {
-        "cuCtxCreate" if version >= 13000 => 4,
-        "cuGetProcAddress" if version < 12000 => 1,
-        "cuEventElapsedTime" if version < 12080 => 1,
-        _ => 2,
-    };
-    let suffixes = (2..=newest).rev().map(|it| format!("{name}_v{it}"));
-    let found = suffixes.chain([name.to_owned()]).find_map(|it| named(&it));
-    found.map(|(_, _, address)| address)
+/// Outcome of a search: numbers of `CUdriverProcAddressQueryResult`.
+const UNKNOWN_NAME: c_int = 1;
+const TOO_OLD: c_int = 2;
+
+/// Returns the address of a function by its name without version: the newest form that a program of
+/// this version of the API knows.
+fn find(name: &str, version: c_int) -> Result<usize, c_int> {
+    let first = TABLE.partition_point(|it| it.0 < name);
+    let forms = TABLE[first..].iter().take_while(|it| it.0 == name);
+    match forms.clone().filter(|it| it.1 <= version).last() {
+        Some(form) => Ok(form.2),
+        None => Err(if forms.count() > 0 { TOO_OLD } else { UNKNOWN_NAME }),
+    }
 }
 
-/// Stores the address of a function.
+/// Stores the address of a function. The forms for the default stream of a thread are the same
+/// functions.
 ///
 /// # Safety
 /// The arguments of `cuGetProcAddress`.
-unsafe fn address(name: *const c_char, at: *mut *mut c_void, version: c_int) -> Done {
+unsafe fn address(
+    name: *const c_char,
+    at: *mut *mut c_void,
+    version: c_int,
+    status: *mut c_int,
+) -> Done {
     // SAFETY: promised by the caller.
     let name = unsafe { text(name) }?;
     let found = find(name, version);
     // SAFETY: as above.
+    unsafe { put_if(status, found.err().unwrap_or(0)) };
+    // SAFETY: as above.
     unsafe { put(at, std::ptr::with_exposed_provenance_mut(found.unwrap_or(0))) }?;
-    found.map(drop).ok_or(NOT_FOUND)
+    found.map(drop).map_err(|_| NOT_FOUND)
 }
 
 /// Returns name and description of an error.
@@ -101,7 +110,7 @@ exported! {
 
     fn cuGetProcAddress(name: *const c_char, at: *mut *mut c_void, version: c_int, _flags: u64) {
         // SAFETY: as above.
-        unsafe { address(name, at, version) }
+        unsafe { address(name, at, version, std::ptr::null_mut()) }
     }
 
     fn cuGetProcAddress_v2(
@@ -112,15 +121,22 @@ exported! {
         status: *mut c_int,
     ) {
         // SAFETY: as above.
-        let found = unsafe { address(name, at, version) };
-        // SAFETY: as above; 1 is "symbol not found".
-        unsafe { put_if(status, c_int::from(found.is_err())) };
-        found
+        unsafe { address(name, at, version, status) }
     }
+}
 
-    fn cuGetExportTable(table: *mut *const c_void, _id: *const [u8; 16]) {
-        // SAFETY: as above.
-        unsafe { put_if(table, std::ptr::null()) };
-        Err(refuse("cuGetExportTable"))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_gets_form_it_knows() {
+        assert!(TABLE.is_sorted());
+        let at = |name, version| find(name, version).unwrap();
+        assert_ne!(at("cuCtxCreate", 11000), at("cuCtxCreate", 11040));
+        assert_eq!(at("cuCtxCreate", 12050), at("cuCtxCreate", 13000));
+        assert_ne!(at("cuStreamGetCaptureInfo", 10010), at("cuStreamGetCaptureInfo", 11030));
+        assert_eq!(find("cuLibraryLoadData", 11080), Err(TOO_OLD));
+        assert_eq!(find("cuMakeTea", 13000), Err(UNKNOWN_NAME));
     }
 }
