@@ -16,9 +16,14 @@ pub const NO_DEVICE: Code = 100;
 pub const INVALID_DEVICE: Code = 101;
 pub const INVALID_IMAGE: Code = 200;
 pub const INVALID_CONTEXT: Code = 201;
+pub const UNSUPPORTED_LIMIT: Code = 215;
+pub const PEER_ACCESS_UNSUPPORTED: Code = 217;
+pub const FILE_NOT_FOUND: Code = 301;
 pub const INVALID_HANDLE: Code = 400;
 pub const NOT_FOUND: Code = 500;
 pub const NOT_READY: Code = 600;
+pub const PEER_ACCESS_NOT_ENABLED: Code = 705;
+pub const NOT_PERMITTED: Code = 800;
 pub const NOT_SUPPORTED: Code = 801;
 pub const UNKNOWN: Code = 999;
 

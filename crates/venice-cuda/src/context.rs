@@ -1,15 +1,17 @@
 //! Contexts. Those of one device share the one of its host.
 
 use std::cell::RefCell;
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use venice_accel::cuda::wire::Command;
+use venice_accel::cuda::wire::{Command, Told, encode, opcode};
 
 use crate::call::*;
 use crate::device::{self, Device};
+use crate::gates;
 use crate::handle::{self, Object};
 use crate::link::Link;
+use crate::names::refuse;
 
 /// A context.
 pub struct Context {
@@ -19,6 +21,14 @@ pub struct Context {
 
 thread_local! {
     static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// `CUctxCreateParams`.
+#[repr(C)]
+struct CreateParameters {
+    affinities: *const c_void,
+    count: c_int,
+    shared: *const c_void,
 }
 
 /// Returns the handle of the current context, 0 without one.
@@ -38,9 +48,12 @@ impl Current {
     }
 }
 
-/// Returns the current context, without looks at its errors.
+/// Returns the current context, without looks at its errors. Fails in functions that streams call.
 pub fn current_of_any_state() -> Done<Current> {
     device::initialized()?;
+    if gates::is_called_by_stream() {
+        return Err(NOT_PERMITTED);
+    }
     let handle = current_handle();
     let context = if handle == 0 { return Err(INVALID_CONTEXT) } else { handle::context(handle)? };
     Ok(Current { handle, device: context.device })
@@ -64,14 +77,22 @@ fn primary(device: &'static Device) -> usize {
 fn release(context: usize, link: &Link) {
     for object in handle::remove_of(context) {
         match object {
-            Object::Context(_) | Object::Function(_) => {}
+            Object::Context(_)
+            | Object::Function(_)
+            | Object::Library(_)
+            | Object::Kernel(_)
+            | Object::Linker(_)
+            | Object::Pool(_) => {}
             Object::Module(module) => link.stream.release(module.id),
             Object::Stream(stream) => link.stream.release(stream.id),
             Object::Event(event) => link.stream.release(event.id),
         }
     }
-    for address in link.take_memory_of(context) {
-        let _ = link.submit(&Command::Free { address });
+    for (address, allocation) in link.take_memory_of(context) {
+        let _ = link.free_memory(address, &allocation);
+    }
+    for pool in link.pools() {
+        pool.trim(0);
     }
 }
 
@@ -123,6 +144,35 @@ exported! {
     }
 
     fn cuCtxCreate_v2(context: *mut usize, _flags: c_uint, number: c_int) {
+        create(context, number)
+    }
+
+    fn cuCtxCreate_v3(
+        context: *mut usize,
+        affinities: *const c_void,
+        count: c_int,
+        _flags: c_uint,
+        number: c_int,
+    ) {
+        if !affinities.is_null() && count > 0 {
+            return Err(refuse("cuCtxCreate with an execution affinity"));
+        }
+        create(context, number)
+    }
+
+    fn cuCtxCreate_v4(
+        context: *mut usize,
+        parameters: *const CreateParameters,
+        _flags: c_uint,
+        number: c_int,
+    ) {
+        // SAFETY: as above.
+        let has_any = unsafe { parameters.as_ref() }.is_some_and(|it| {
+            (!it.affinities.is_null() && it.count > 0) || !it.shared.is_null()
+        });
+        if has_any {
+            return Err(refuse("cuCtxCreate with an execution affinity"));
+        }
         create(context, number)
     }
 
@@ -205,5 +255,92 @@ exported! {
 
     fn cuCtxSynchronize() {
         current()?.link().wait_for_all()
+    }
+
+    fn cuCtxSynchronize_v2(context: usize) {
+        let its = handle::context(context)?;
+        its.device.link.check()?;
+        its.device.link.wait_for_all()
+    }
+
+    fn cuCtxGetDevice_v2(number: *mut c_int, context: usize) {
+        let its = if context == 0 { current()?.device } else { handle::context(context)?.device };
+        // SAFETY: as above.
+        unsafe { put(number, its.number) }
+    }
+
+    fn cuCtxGetId(context: usize, id: *mut u64) {
+        let its = if context == 0 { current()?.handle } else { context };
+        handle::context(its)?;
+        // SAFETY: as above.
+        unsafe { put(id, its as u64) }
+    }
+
+    fn cuCtxSetFlags(_flags: c_uint) {
+        current().map(drop)
+    }
+
+    fn cuCtxGetLimit(value: *mut usize, limit: c_int) {
+        let told: Told = current()?.link().call(opcode::LIMIT, &encode(&limit))?;
+        if told.status != SUCCESS {
+            return Err(told.status);
+        }
+        // SAFETY: as above.
+        unsafe { put(value, told.value as usize) }
+    }
+
+    fn cuCtxSetLimit(limit: c_int, value: usize) {
+        let current = current()?;
+        // The driver knows which limits there are.
+        let told: Told = current.link().call(opcode::LIMIT, &encode(&limit))?;
+        if told.status != SUCCESS {
+            return Err(told.status);
+        }
+        current.link().submit(&Command::SetLimit { limit, value: value as u64 })
+    }
+
+    // Preferences: they change no result.
+    fn cuCtxGetCacheConfig(config: *mut c_int) {
+        current()?;
+        // SAFETY: as above.
+        unsafe { put(config, 0) }
+    }
+
+    fn cuCtxSetCacheConfig(_config: c_int) {
+        current().map(drop)
+    }
+
+    fn cuCtxGetSharedMemConfig(config: *mut c_int) {
+        current()?;
+        // SAFETY: as above; banks of four bytes.
+        unsafe { put(config, 1) }
+    }
+
+    fn cuCtxSetSharedMemConfig(_config: c_int) {
+        current().map(drop)
+    }
+
+    fn cuCtxResetPersistingL2Cache() {
+        current().map(drop)
+    }
+
+    fn cuCtxEnablePeerAccess(context: usize, _flags: c_uint) {
+        current()?;
+        handle::context(context)?;
+        Err(PEER_ACCESS_UNSUPPORTED)
+    }
+
+    fn cuCtxDisablePeerAccess(context: usize) {
+        current()?;
+        handle::context(context)?;
+        Err(PEER_ACCESS_NOT_ENABLED)
+    }
+
+    fn cuProfilerStart() {
+        current().map(drop)
+    }
+
+    fn cuProfilerStop() {
+        current().map(drop)
     }
 }

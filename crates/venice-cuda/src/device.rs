@@ -14,9 +14,12 @@ use crate::link::Link;
 const ENDPOINTS: &str = "VENICE_GRANT_ENDPOINTS";
 const NODES: &str = "VENICE_GRANT_NODE";
 /// Attributes of what no remote device can do, which are told as 0: mapped and managed memory,
-/// pageable access, cooperation of processes and devices, virtual memory and pools.
-const ABSENT: [c_int; 20] =
-    [19, 83, 84, 88, 89, 91, 92, 93, 95, 96, 99, 100, 101, 102, 103, 104, 115, 116, 119, 124];
+/// pageable access, operations on memory in streams, cooperation of devices, virtual memory, handles
+/// of other processes, access of network cards, arrays mapped later, tensor maps, multicast.
+const ABSENT: [c_int; 30] = [
+    19, 83, 84, 88, 89, 91, 92, 93, 94, 96, 98, 100, 101, 102, 103, 104, 110, 113, 116, 119, 121,
+    122, 123, 124, 125, 127, 128, 129, 132, 134,
+];
 
 /// A device.
 pub struct Device {
@@ -28,6 +31,8 @@ pub struct Device {
 }
 
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
+/// Process that opened the links; a child of it has no devices.
+static PROCESS: OnceLock<u32> = OnceLock::new();
 
 impl Device {
     /// Counts a use of the primary context.
@@ -56,6 +61,7 @@ impl Device {
 /// Opens the links of all grants, once.
 pub fn devices() -> &'static [Device] {
     DEVICES.get_or_init(|| {
+        let _ = PROCESS.set(std::process::id());
         let text = std::env::var(ENDPOINTS).unwrap_or_default();
         let nodes = std::env::var(NODES).unwrap_or_default();
         let nodes: Vec<_> = nodes.split(',').collect();
@@ -80,9 +86,15 @@ pub fn devices() -> &'static [Device] {
     })
 }
 
-/// Fails before `cuInit`.
+/// Fails before `cuInit`, and in a child of the process that called it.
 pub fn initialized() -> Done {
-    DEVICES.get().map(drop).ok_or(NOT_INITIALIZED)
+    let is_same = || PROCESS.get().is_some_and(|it| *it == std::process::id());
+    DEVICES.get().filter(|_| is_same()).map(drop).ok_or(NOT_INITIALIZED)
+}
+
+/// Returns the device that bytes belong to: addresses differ from device to device.
+pub fn owner(address: u64, bytes: u64) -> Option<&'static Device> {
+    devices().iter().find(|it| it.link.memory_at(address, bytes).is_some())
 }
 
 /// Returns the device of a number.
@@ -97,7 +109,7 @@ exported! {
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
-        if devices().is_empty() { Err(NO_DEVICE) } else { Ok(()) }
+        if devices().is_empty() { Err(NO_DEVICE) } else { initialized() }
     }
 
     fn cuDriverGetVersion(version: *mut c_int) {
@@ -169,5 +181,28 @@ exported! {
         device(peer)?;
         // SAFETY: as above.
         unsafe { put(can, 0) }
+    }
+
+    fn cuDeviceGetP2PAttribute(value: *mut c_int, _name: c_int, number: c_int, peer: c_int) {
+        device(number)?;
+        device(peer)?;
+        // SAFETY: as above.
+        unsafe { put(value, 0) }
+    }
+
+    fn cuDeviceGetByPCIBusId(number: *mut c_int, bus: *const c_char) {
+        initialized()?;
+        // SAFETY: the program passes a string.
+        let bus = unsafe { text(bus) }.map_err(|_| INVALID_VALUE)?;
+        let is_it = |it: &&Device| it.link.description.pci.eq_ignore_ascii_case(bus);
+        let found = devices().iter().find(is_it).ok_or(INVALID_DEVICE)?;
+        // SAFETY: as above.
+        unsafe { put(number, found.number) }
+    }
+
+    fn cuDeviceGetExecAffinitySupport(value: *mut c_int, _kind: c_int, number: c_int) {
+        device(number)?;
+        // SAFETY: as above.
+        unsafe { put(value, 0) }
     }
 }

@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use crate::call::{Done, INVALID_CONTEXT, INVALID_HANDLE};
+use crate::call::{Done, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE};
 use crate::context::Context;
+use crate::library::{Kernel, Library};
+use crate::link_images::Linker;
 use crate::module::{Function, Module};
+use crate::pool::Pool;
 use crate::stream::{Event, Stream};
 
 /// An object with a handle.
@@ -17,6 +20,10 @@ pub enum Object {
     Function(Arc<Function>),
     Stream(Arc<Stream>),
     Event(Arc<Event>),
+    Library(Arc<Library>),
+    Kernel(Arc<Kernel>),
+    Linker(Arc<Linker>),
+    Pool(Arc<Pool>),
 }
 
 static OBJECTS: LazyLock<RwLock<HashMap<usize, Object>>> = LazyLock::new(RwLock::default);
@@ -34,14 +41,19 @@ pub fn remove(handle: usize) {
     OBJECTS.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
 }
 
-fn get(handle: usize) -> Option<Object> {
+/// Returns the object of a handle.
+pub fn get(handle: usize) -> Option<Object> {
     OBJECTS.read().unwrap_or_else(PoisonError::into_inner).get(&handle).cloned()
 }
 
 /// Takes away, and returns, the objects that are made in a context.
 pub fn remove_of(context: usize) -> Vec<Object> {
     let is_its = |object: &Object| match object {
-        Object::Context(_) => false,
+        Object::Context(_)
+        | Object::Library(_)
+        | Object::Kernel(_)
+        | Object::Linker(_)
+        | Object::Pool(_) => false,
         Object::Module(module) => module.context == context,
         Object::Function(function) => function.context == context,
         Object::Stream(stream) => stream.context == context,
@@ -56,36 +68,27 @@ macro_rules! finders {
         $(
             $(#[$doc])*
             pub fn $name(handle: usize) -> Done<Arc<$kind>> {
-                match get(handle) {
-                    Some(Object::$kind(object)) => Ok(object),
-                    Some(
-                        Object::Context(_)
-                        | Object::Module(_)
-                        | Object::Function(_)
-                        | Object::Stream(_)
-                        | Object::Event(_),
-                    )
-                    | None => Err($error),
-                }
+                if let Some(Object::$kind(object)) = get(handle) { Ok(object) } else { Err($error) }
             }
         )*
     };
 }
 
-#[allow(unreachable_patterns, reason = "each finder names all kinds")]
-mod finders {
-    use super::*;
-    finders! {
-        /// Finds a context.
-        context: Context, INVALID_CONTEXT;
-        /// Finds a module.
-        module: Module, INVALID_HANDLE;
-        /// Finds a function.
-        function: Function, INVALID_HANDLE;
-        /// Finds a stream that was made.
-        stream: Stream, INVALID_HANDLE;
-        /// Finds an event.
-        event: Event, INVALID_HANDLE;
-    }
+finders! {
+    /// Finds a context.
+    context: Context, INVALID_CONTEXT;
+    /// Finds a module.
+    module: Module, INVALID_HANDLE;
+    /// Finds a stream that was made.
+    stream: Stream, INVALID_HANDLE;
+    /// Finds an event.
+    event: Event, INVALID_HANDLE;
+    /// Finds a library.
+    library: Library, INVALID_HANDLE;
+    /// Finds a kernel of a library.
+    kernel: Kernel, INVALID_HANDLE;
+    /// Finds a linker.
+    linker: Linker, INVALID_HANDLE;
+    /// Finds a pool.
+    pool: Pool, INVALID_VALUE;
 }
-pub use finders::{context, event, function, module, stream};

@@ -6,21 +6,31 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `call`, `names`, `handle` | the border to C: codes, names of functions, handles |
-//! | `link` | the session with a donor, copies on their way |
-//! | `device`, `context`, `memory`, `module`, `stream` | the driver API |
+//! | `call`, `names`, `handle`, `tables` | the border to C: codes, names of functions, handles |
+//! | `link`, `gates`, `addresses` | the session with a donor, copies on their way, functions of the program that streams call, addresses that no other memory has |
+//! | `device`, `context`, `stream` | devices, contexts, streams and events |
+//! | `memory`, `rows`, `pool` | memory, copies and fills |
+//! | `module`, `link_images`, `library`, `launch`, `occupancy` | kernels |
 //! | `nvml` | the management library |
 #![allow(non_snake_case, reason = "names of the CUDA driver API")]
 
+mod addresses;
 mod call;
 mod context;
 mod device;
 mod functions;
+mod gates;
 mod handle;
+mod launch;
+mod library;
 mod link;
+mod link_images;
 mod memory;
 mod module;
 mod names;
 mod nvml;
+mod occupancy;
+mod pool;
+mod rows;
 mod stream;
 mod tables;

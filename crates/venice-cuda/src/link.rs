@@ -6,17 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use venice_accel::cuda::wire::{
-    Awaited, Command, Description, Field, INLINE_BYTES, Malformed, Notice, Place, Reader, VERSION,
-    decode, encode, opcode,
+    Awaited, Command, Description, Field, INLINE_BYTES, Malformed, Notice, Place, Reader, Rows,
+    VERSION, decode, encode, opcode,
 };
 use venice_accel::opencl::losses;
 use venice_accel::stream::{CommandStream, OpenError, Protocol, Receiver, SessionError};
 use venice_rack::types::ServiceAccess;
 
+use crate::addresses::{self, Taken};
 use crate::call::{Code, DEVICE_UNAVAILABLE, Done, SUCCESS, UNKNOWN, is_sticky, session_code};
+use crate::gates::Gates;
+use crate::pool::Pool;
 
 /// Longest piece of a copy in bytes.
-const PIECE_BYTES: usize = 8 << 20;
+pub const PIECE_BYTES: usize = 8 << 20;
 
 const PROTOCOL: Protocol = Protocol { version: VERSION, put_release, thread: "venice-cuda" };
 
@@ -28,7 +31,26 @@ fn put_release(id: u64, into: &mut Vec<u8>) {
 #[derive(Clone, Copy, Debug)]
 pub struct Allocation {
     pub bytes: u64,
+    /// 0: a global variable of a module.
     pub context: usize,
+    /// 0: allocated without a stream.
+    pub pool: usize,
+}
+
+/// Rows of the program that a copy fills.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    pub at: usize,
+    pub pitch: usize,
+    pub width: usize,
+    pub rows: usize,
+}
+
+impl Target {
+    /// Returns the length from the first byte to the last one.
+    fn span(&self) -> usize {
+        self.pitch * self.rows.saturating_sub(1) + self.width
+    }
 }
 
 /// A copy on its way through the region.
@@ -37,7 +59,7 @@ struct Copy {
     stream: u64,
     offset: u64,
     /// Where the bytes go; `None`: to the device.
-    into: Option<(usize, usize)>,
+    into: Option<Target>,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +89,10 @@ pub struct Link {
     pub description: Description,
     copies: Mutex<Copies>,
     memory: Mutex<BTreeMap<u64, Allocation>>,
+    /// Functions that streams are to call.
+    pub gates: Arc<Gates>,
+    /// Pools of memory.
+    pools: Mutex<Vec<Weak<Pool>>>,
     /// Error that all calls return from now on.
     sticky: AtomicI32,
     /// Error of an earlier command that the next wait returns.
@@ -101,6 +127,8 @@ impl Link {
             description: described.ok_or(Malformed)?,
             copies: Mutex::default(),
             memory: Mutex::default(),
+            gates: Arc::default(),
+            pools: Mutex::default(),
             sticky: AtomicI32::new(SUCCESS),
             deferred: AtomicI32::new(SUCCESS),
             next_id: AtomicU64::new(1),
@@ -126,8 +154,10 @@ impl Link {
 
     fn note(&self, code: Code) {
         if is_sticky(code) {
-            let _ =
-                self.sticky.compare_exchange(SUCCESS, code, Ordering::AcqRel, Ordering::Relaxed);
+            let kept = &self.sticky;
+            if kept.compare_exchange(SUCCESS, code, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.gates.handle_failure(code);
+            }
         } else if code != SUCCESS {
             let kept = &self.deferred;
             let _ = kept.compare_exchange(SUCCESS, code, Ordering::AcqRel, Ordering::Relaxed);
@@ -135,13 +165,16 @@ impl Link {
     }
 
     fn coded<T>(&self, result: Result<T, SessionError>) -> Done<T> {
-        result.map_err(|error| {
-            let code = session_code(error);
-            if is_sticky(code) {
-                self.note(code);
-            }
-            code
-        })
+        result.map_err(|error| self.failed(error))
+    }
+
+    /// Returns the code of an error; a loss is kept.
+    pub fn failed(&self, error: SessionError) -> Code {
+        let code = session_code(error);
+        if is_sticky(code) {
+            self.note(code);
+        }
+        code
     }
 
     /// Sends a command.
@@ -166,6 +199,7 @@ impl Link {
         }
         self.wait_for_copies(copies)?;
         self.check()?;
+        self.trim_pools();
         let deferred = self.deferred.swap(SUCCESS, Ordering::AcqRel);
         match if deferred == SUCCESS { status } else { deferred } {
             SUCCESS => Ok(()),
@@ -255,12 +289,18 @@ impl Link {
             }
             at += piece;
         }
-        if ends {
-            if self.has_free_streams.load(Ordering::Acquire) {
-                return self.wait_for_stream(stream);
-            }
-            self.has_unended.store(true, Ordering::Release);
+        if ends { self.end_write(stream) } else { Ok(()) }
+    }
+
+    /// Has a copy of the program have ended, as far as the program can see.
+    ///
+    /// # Errors
+    /// As for other commands.
+    pub fn end_write(&self, stream: u64) -> Done {
+        if self.has_free_streams.load(Ordering::Acquire) {
+            return self.wait_for_stream(stream);
         }
+        self.has_unended.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -283,17 +323,18 @@ impl Link {
             let piece = PIECE_BYTES.min(len - at);
             let offset = self.allocate(piece as u64)?;
             let place = Place { offset, bytes: piece as u64 };
-            let target = Some((into as usize + at, piece));
-            let done = self.add_copy(Copy { stream, offset, into: target });
+            let target = Target { at: into as usize + at, pitch: piece, width: piece, rows: 1 };
+            let done = self.add_copy(Copy { stream, offset, into: Some(target) });
             let from = from + at as u64;
             self.submit(&Command::Read { stream, from, place, done })?;
             copies.push(done);
             at += piece;
         }
-        if !ends {
-            return Ok(());
-        }
-        self.wait_for_copies(&copies)?;
+        if ends { self.finish_copies(&copies) } else { Ok(()) }
+    }
+
+    fn finish_copies(&self, copies: &[u64]) -> Done {
+        self.wait_for_copies(copies)?;
         self.check()?;
         match self.deferred.swap(SUCCESS, Ordering::AcqRel) {
             SUCCESS => Ok(()),
@@ -301,10 +342,38 @@ impl Link {
         }
     }
 
+    /// Copies rows without gaps to rows of the device: at most [`PIECE_BYTES`].
+    ///
+    /// # Errors
+    /// As for other commands.
+    pub fn write_rows(&self, stream: u64, to: Rows, width: usize, bytes: &[u8]) -> Done {
+        self.check()?;
+        let offset = self.allocate(bytes.len() as u64)?;
+        self.coded(self.stream.write(offset, bytes))?;
+        let place = Place { offset, bytes: bytes.len() as u64 };
+        let done = self.add_copy(Copy { stream, offset, into: None });
+        self.submit(&Command::WriteRows { stream, to, width: width as u64, place, done })
+    }
+
+    /// Copies rows of the device to the program: at most [`PIECE_BYTES`]. They are there when it
+    /// returns if `ends` is true, else after the next wait for the stream.
+    ///
+    /// # Errors
+    /// As for other commands.
+    pub fn read_rows(&self, stream: u64, into: Target, from: Rows, ends: bool) -> Done {
+        self.check()?;
+        let bytes = (into.width * into.rows) as u64;
+        let offset = self.allocate(bytes)?;
+        let place = Place { offset, bytes };
+        let done = self.add_copy(Copy { stream, offset, into: Some(into) });
+        self.submit(&Command::ReadRows { stream, from, width: into.width as u64, place, done })?;
+        if ends { self.finish_copies(&[done]) } else { Ok(()) }
+    }
+
     /// Waits for copies whose bytes are about to be used.
-    fn wait_for_reads_into(&self, start: usize, len: usize) -> Done {
+    pub fn wait_for_reads_into(&self, start: usize, len: usize) -> Done {
         let overlaps = |copy: &Copy| {
-            copy.into.is_some_and(|(at, bytes)| at < start + len && start < at + bytes)
+            copy.into.is_some_and(|it| it.at < start + len && start < it.at + it.span())
         };
         let all = lock(&self.copies);
         let reads =
@@ -338,14 +407,49 @@ impl Link {
         }
     }
 
-    /// Notes memory of the device.
+    /// Notes memory of the device, whose addresses are reserved.
     pub fn add_memory(&self, address: u64, allocation: Allocation) {
         lock(&self.memory).insert(address, allocation);
     }
 
-    /// Forgets memory of the device; false if there is none at this address.
-    pub fn remove_memory(&self, address: u64) -> bool {
-        lock(&self.memory).remove(&address).is_some()
+    /// Reserves the addresses of new memory.
+    ///
+    /// # Errors
+    /// Other memory of the program has them.
+    pub fn reserve(&self, address: u64, bytes: u64) -> Result<(), Taken> {
+        addresses::reserve(self.grant, address, bytes)
+    }
+
+    /// Forgets memory that begins at an address; its addresses stay reserved.
+    pub fn take_memory(&self, address: u64) -> Option<Allocation> {
+        lock(&self.memory).remove(&address)
+    }
+
+    /// Forgets memory, and frees it.
+    ///
+    /// # Errors
+    /// As for other commands.
+    pub fn free_memory(&self, address: u64, allocation: &Allocation) -> Done {
+        addresses::release(address, allocation.bytes);
+        self.submit(&Command::Free { address })
+    }
+
+    /// Adds a pool whose free memory is given back at waits.
+    pub fn add_pool(&self, pool: &Arc<Pool>) {
+        let mut pools = lock(&self.pools);
+        pools.retain(|it| it.strong_count() > 0);
+        pools.push(Arc::downgrade(pool));
+    }
+
+    /// Returns the pools.
+    pub fn pools(&self) -> Vec<Arc<Pool>> {
+        lock(&self.pools).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn trim_pools(&self) {
+        for pool in self.pools() {
+            pool.trim_to_threshold();
+        }
     }
 
     /// Returns the memory that begins at or before an address and holds so many bytes from there on.
@@ -358,12 +462,13 @@ impl Link {
     }
 
     /// Takes the memory that was allocated in a context.
-    pub fn take_memory_of(&self, context: usize) -> Vec<u64> {
+    pub fn take_memory_of(&self, context: usize) -> Vec<(u64, Allocation)> {
         let mut memory = lock(&self.memory);
-        let its: Vec<u64> =
-            memory.iter().filter(|(_, it)| it.context == context).map(|(at, _)| *at).collect();
-        memory.retain(|at, _| !its.contains(at));
-        its
+        let (its, others) = std::mem::take(&mut *memory)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(_, it)| it.context == context);
+        *memory = others;
+        its.into_iter().collect()
     }
 
     fn ended(&self, done: u64, status: Code) {
@@ -372,11 +477,8 @@ impl Link {
             return;
         };
         let (offset, into) = copy;
-        if let (Some((at, len)), SUCCESS) = (into, status) {
-            // SAFETY: the program keeps the bytes writable until it has waited.
-            let into = unsafe { std::slice::from_raw_parts_mut(at as *mut u8, len) };
-            let _ = self.stream.region().read(offset, into);
-            self.stream.note_moved(0, len as u64);
+        if let (Some(target), SUCCESS) = (into, status) {
+            self.fetch(offset, &target);
         }
         self.note(status);
         self.stream.free(offset);
@@ -387,6 +489,25 @@ impl Link {
             all.retain(|number| pending.contains_key(number));
             !all.is_empty()
         });
+    }
+
+    /// Brings what was read into the memory of the program.
+    fn fetch(&self, offset: u64, target: &Target) {
+        let Target { at, pitch, width, rows } = *target;
+        if rows == 1 || pitch == width {
+            // SAFETY: the program keeps the bytes writable until it has waited.
+            let into = unsafe { std::slice::from_raw_parts_mut(at as *mut u8, width * rows) };
+            let _ = self.stream.region().read(offset, into);
+        } else {
+            let mut all = vec![0; width * rows];
+            let _ = self.stream.region().read(offset, &mut all);
+            for (row, bytes) in all.chunks_exact(width).enumerate() {
+                let into = (at + row * pitch) as *mut u8;
+                // SAFETY: as above.
+                unsafe { into.copy_from_nonoverlapping(bytes.as_ptr(), width) };
+            }
+        }
+        self.stream.note_moved(0, (width * rows) as u64);
     }
 
     fn tell_loss(&self, why: &str) {
@@ -407,8 +528,10 @@ impl Receiver for LinkReceiver {
         let Some(link) = self.0.upgrade() else { return Ok(()) };
         let mut reader = Reader::new(payload);
         while !reader.is_at_end() {
-            let Notice::Done { done, status } = reader.take()?;
-            link.ended(done, status);
+            match reader.take()? {
+                Notice::Done { done, status } => link.ended(done, status),
+                Notice::Reached { gate, status } => link.gates.handle_reached(gate, status),
+            }
         }
         Ok(())
     }

@@ -1,11 +1,12 @@
-//! Modules, their functions, launches.
+//! Modules and their functions.
 
+use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use venice_accel::cuda::wire::{
-    Allocated, Blob, Command, FunctionInfo, GlobalRequest, LoadRequest, Loaded, decode, encode,
-    opcode,
+    Allocated, Attribute, Blob, Command, CompilerOptions, FunctionInfo, GlobalRequest, LoadRequest,
+    Loaded, Place, decode, encode, opcode,
 };
 
 use crate::call::*;
@@ -13,22 +14,24 @@ use crate::context::current;
 use crate::device::Device;
 use crate::handle::{self, Object};
 use crate::link::Allocation;
-use crate::stream::id_of;
+use crate::link_images::CompilerCall;
 
 /// First bytes of a fat binary, and of the record that points to one.
 const FAT_BINARY: u32 = 0xba55_ed50;
 const FAT_WRAPPER: u32 = 0x4662_43b1;
 const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
-/// Attributes of devices: most threads of a block, in all and in each dimension.
-const MAX_THREADS: c_int = 1;
-const MAX_BLOCK: [c_int; 3] = [2, 3, 4];
-const MAX_GRID: [c_int; 3] = [5, 6, 7];
-/// Attribute of functions: most threads of a block.
-const FUNCTION_THREADS: c_int = 0;
+/// Attribute of devices: most bytes of shared memory of a block.
+const MOST_SHARED: c_int = 97;
+/// Attributes of functions: bytes of shared memory that it has, and may get; those from the latter on
+/// can be set.
+const SHARED: c_int = 1;
+const MOST_DYNAMIC: c_int = 8;
+const SETTABLE: std::ops::RangeInclusive<c_int> = MOST_DYNAMIC..=14;
 
 /// A module.
 pub struct Module {
     pub id: u64,
+    /// 0: that of a library.
     pub context: usize,
     device: &'static Device,
     functions: Vec<(String, usize)>,
@@ -36,28 +39,111 @@ pub struct Module {
     globals: Mutex<Vec<u64>>,
 }
 
+impl Module {
+    /// Returns the function of a name.
+    pub fn function(&self, name: &str) -> Option<usize> {
+        self.functions.iter().find(|(own, _)| own == name).map(|it| it.1)
+    }
+
+    /// Returns the names of its functions.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.functions.iter().map(|it| it.0.as_str())
+    }
+
+    /// Returns address and length of a global variable.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn global(&self, name: &str) -> Done<(u64, u64)> {
+        let link = &self.device.link;
+        let request = GlobalRequest { module: self.id, name };
+        let found: Allocated = link.call(opcode::GLOBAL, &encode(&request))?;
+        if found.status != SUCCESS {
+            return Err(found.status);
+        }
+        let Allocated { address, bytes, .. } = found;
+        // Copies to it are checked like those to other memory.
+        link.add_memory(address, Allocation { bytes, context: 0, pool: 0 });
+        self.globals.lock().unwrap_or_else(PoisonError::into_inner).push(address);
+        Ok((address, bytes))
+    }
+}
+
+/// Blocks that fit, by threads, shared memory and flags.
+pub type Occupancy = HashMap<(c_int, u64, c_uint), c_int>;
+
 /// A kernel.
 pub struct Function {
     pub context: usize,
-    device: &'static Device,
-    info: FunctionInfo,
+    pub device: &'static Device,
+    pub number: u64,
+    pub parameters: Vec<Place>,
+    attributes: Mutex<Vec<Attribute>>,
+    occupancy: Mutex<Occupancy>,
     name: CString,
-    module: std::sync::OnceLock<usize>,
+    module: OnceLock<usize>,
     /// Length of the parameters.
-    bytes: usize,
+    pub bytes: usize,
 }
 
 impl Function {
-    fn attribute(&self, name: c_int) -> Option<c_int> {
-        self.info.attributes.iter().find(|it| it.name == name).map(|it| it.value)
+    fn attributes(&self) -> MutexGuard<'_, Vec<Attribute>> {
+        self.attributes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Returns an attribute.
+    pub fn attribute(&self, name: c_int) -> Option<c_int> {
+        self.attributes().iter().find(|it| it.name == name).map(|it| it.value)
+    }
+
+    /// Sets an attribute.
+    ///
+    /// # Errors
+    /// It cannot be set, or not to this value.
+    pub fn set_attribute(&self, name: c_int, value: c_int) -> Done {
+        if !SETTABLE.contains(&name) {
+            return Err(INVALID_VALUE);
+        }
+        if name == MOST_DYNAMIC {
+            let own = self.attribute(SHARED).unwrap_or(0);
+            let most = self.device.attribute(MOST_SHARED).unwrap_or(c_int::MAX);
+            if value < 0 || value.saturating_add(own) > most {
+                return Err(INVALID_VALUE);
+            }
+        }
+        self.device.link.submit(&Command::SetAttribute { function: self.number, name, value })?;
+        let mut all = self.attributes();
+        all.retain(|it| it.name != name);
+        all.push(Attribute { name, value });
+        drop(all);
+        self.occupancy().clear();
+        Ok(())
+    }
+
+    /// Returns what is known of the blocks that fit.
+    pub fn occupancy(&self) -> MutexGuard<'_, Occupancy> {
+        self.occupancy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the function of a handle, which may be that of a library's kernel, on a device.
+///
+/// # Errors
+/// There is none, or the device is another one.
+pub fn function_on(handle: usize, device: &'static Device) -> Done<Arc<Function>> {
+    let found = match handle::get(handle) {
+        Some(Object::Function(function)) => function,
+        Some(Object::Kernel(kernel)) => kernel.function_on(device)?,
+        _ => return Err(INVALID_HANDLE),
+    };
+    if found.device.number == device.number { Ok(found) } else { Err(INVALID_HANDLE) }
 }
 
 /// Returns the bytes of an image, whose length only its own headers tell.
 ///
 /// # Safety
 /// `image` is one of the images that the API knows.
-unsafe fn image_bytes<'a>(image: *const u8) -> Done<&'a [u8]> {
+pub unsafe fn image_bytes<'a>(image: *const u8) -> Done<&'a [u8]> {
     if image.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -97,126 +183,129 @@ unsafe fn image_bytes<'a>(image: *const u8) -> Done<&'a [u8]> {
     Ok(unsafe { std::slice::from_raw_parts(image, len) })
 }
 
-/// Loads a module.
+/// Loads an image for a context, or for a library; returns the module's handle.
 ///
-/// # Safety
-/// The arguments of `cuModuleLoadData`.
-unsafe fn load(module: *mut usize, image: *const u8) -> Done {
-    let current = current()?;
-    // SAFETY: promised by the caller.
-    let image = unsafe { image_bytes(image) }?;
-    let link = current.link();
+/// # Errors
+/// The driver's; the compiler's texts have been stored.
+pub fn load_image(
+    device: &'static Device,
+    context: usize,
+    image: &[u8],
+    options: &CompilerOptions,
+    call: Option<&CompilerCall>,
+) -> Done<usize> {
+    let link = &device.link;
+    link.check()?;
     let id = link.new_id();
+    let options = options.clone();
     let answer = link
         .stream
         .with_blob(image, |image: Blob<'_>| {
-            link.stream.call_long(opcode::LOAD, &encode(&LoadRequest { id, image }))
+            link.stream.call_long(opcode::LOAD, &encode(&LoadRequest { id, options, image }))
         })
-        .map_err(session_code)?;
+        .map_err(|error| link.failed(error))?;
     let loaded: Loaded = decode(&answer).map_err(|_| UNKNOWN)?;
+    if let Some(call) = call {
+        call.store(&loaded.logs);
+    }
     if loaded.status != SUCCESS {
         return Err(loaded.status);
     }
-    let (context, device) = (current.handle, current.device);
     let (mut functions, mut made) = (Vec::new(), Vec::new());
-    for info in loaded.functions {
-        let end = |it: &venice_accel::cuda::wire::Place| (it.offset + it.bytes) as usize;
-        let bytes = info.parameters.iter().map(end).max().unwrap_or(0);
-        let name = info.name.clone();
-        let c_name = CString::new(name.as_str()).map_err(|_| UNKNOWN)?;
-        let module = std::sync::OnceLock::new();
-        let function = Arc::new(Function { context, device, info, name: c_name, module, bytes });
+    for FunctionInfo { name, number, parameters, attributes } in loaded.functions {
+        let end = |it: &Place| (it.offset + it.bytes) as usize;
+        let bytes = parameters.iter().map(end).max().unwrap_or(0);
+        let function = Arc::new(Function {
+            context,
+            device,
+            number,
+            parameters,
+            attributes: Mutex::new(attributes),
+            occupancy: Mutex::default(),
+            name: CString::new(name.as_str()).map_err(|_| UNKNOWN)?,
+            module: OnceLock::new(),
+            bytes,
+        });
         functions.push((name, handle::add(Object::Function(Arc::clone(&function)))));
         made.push(function);
     }
-    let new = handle::add(Object::Module(Arc::new(Module {
-        id,
-        context,
-        device,
-        functions,
-        globals: Mutex::default(),
-    })));
+    let globals = Mutex::default();
+    let module = Module { id, context, device, functions, globals };
+    let new = handle::add(Object::Module(Arc::new(module)));
     for function in made {
         let _ = function.module.set(new);
     }
-    // SAFETY: the program passes room for a handle.
-    unsafe { put(module, new) }
+    Ok(new)
 }
 
-/// Collects parameters at their offsets, from pointers to them or from the buffer of `extra`.
+/// Unloads a module.
+///
+/// # Errors
+/// There is no such module.
+pub fn unload(module: usize) -> Done {
+    let its = handle::module(module)?;
+    let link = &its.device.link;
+    for address in its.globals.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        link.take_memory(address);
+    }
+    its.functions.iter().for_each(|(_, function)| handle::remove(*function));
+    handle::remove(module);
+    link.stream.release(its.id);
+    Ok(())
+}
+
+/// Loads a module into the current context.
 ///
 /// # Safety
-/// The arguments of `cuLaunchKernel`.
-unsafe fn collect(
-    function: &Function,
-    pointers: *mut *mut u8,
-    extra: *mut *mut c_void,
-) -> Done<Vec<u8>> {
-    let mut all = vec![0; function.bytes];
-    if !pointers.is_null() {
-        for (number, place) in function.info.parameters.iter().enumerate() {
-            let (at, len) = (place.offset as usize, place.bytes as usize);
-            // SAFETY: a pointer to each parameter.
-            let value = unsafe { std::slice::from_raw_parts(*pointers.add(number), len) };
-            all[at..at + len].copy_from_slice(value);
-        }
-        return Ok(all);
-    }
-    if extra.is_null() {
-        return if function.bytes == 0 { Ok(all) } else { Err(INVALID_VALUE) };
-    }
-    let (mut buffer, mut len) = (std::ptr::null::<u8>(), 0_usize);
-    for pair in 0.. {
-        // SAFETY: pairs of a name and a value, ended by the name 0.
-        match unsafe { *extra.add(2 * pair) } as usize {
-            0 => break,
-            // SAFETY: as above.
-            1 => buffer = unsafe { *extra.add(2 * pair + 1) }.cast(),
-            // SAFETY: as above; the value points to the length.
-            2 => len = unsafe { *(*extra.add(2 * pair + 1)).cast::<usize>() },
-            _ => return Err(INVALID_VALUE),
-        }
-    }
-    if buffer.is_null() || len < all.len() {
-        return Err(INVALID_VALUE);
-    }
-    // SAFETY: so many bytes are there.
-    all.copy_from_slice(unsafe { std::slice::from_raw_parts(buffer, function.bytes) });
-    Ok(all)
+/// The arguments of `cuModuleLoadDataEx`.
+unsafe fn load(
+    module: *mut usize,
+    image: *const u8,
+    count: c_uint,
+    options: *const c_int,
+    values: *mut *mut c_void,
+) -> Done {
+    let current = current()?;
+    // SAFETY: promised by the caller, here and below.
+    let image = unsafe { image_bytes(image) }?;
+    // SAFETY: as above.
+    let (options, call) = unsafe { CompilerCall::of(count, options, values) }?;
+    let made = load_image(current.device, current.handle, image, &options, Some(&call))?;
+    // SAFETY: the program passes room for a handle.
+    unsafe { put(module, made) }
 }
 
 exported! {
-    fn cuModuleLoadData(module: *mut usize, image: *const u8) {
+    fn cuModuleLoad(module: *mut usize, path: *const c_char) {
         // SAFETY: the program passes what the API asks for, here and below.
-        unsafe { load(module, image) }
+        let image = unsafe { file(path) }?;
+        // SAFETY: as above; the file ends with a zero.
+        unsafe { load(module, image.as_ptr(), 0, std::ptr::null(), std::ptr::null_mut()) }
+    }
+
+    fn cuModuleLoadData(module: *mut usize, image: *const u8) {
+        // SAFETY: as above.
+        unsafe { load(module, image, 0, std::ptr::null(), std::ptr::null_mut()) }
     }
 
     fn cuModuleLoadDataEx(
         module: *mut usize,
         image: *const u8,
-        _count: c_uint,
-        _options: *mut c_int,
-        _values: *mut *mut c_void,
+        count: c_uint,
+        options: *mut c_int,
+        values: *mut *mut c_void,
     ) {
         // SAFETY: as above.
-        unsafe { load(module, image) }
+        unsafe { load(module, image, count, options, values) }
     }
 
     fn cuModuleLoadFatBinary(module: *mut usize, image: *const u8) {
         // SAFETY: as above.
-        unsafe { load(module, image) }
+        unsafe { load(module, image, 0, std::ptr::null(), std::ptr::null_mut()) }
     }
 
     fn cuModuleUnload(module: usize) {
-        let its = handle::module(module)?;
-        let link = &its.device.link;
-        for address in its.globals.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            link.remove_memory(address);
-        }
-        its.functions.iter().for_each(|(_, function)| handle::remove(*function));
-        handle::remove(module);
-        link.stream.release(its.id);
-        Ok(())
+        unload(module)
     }
 
     fn cuModuleGetFunction(at: *mut usize, module: usize, name: *const c_char) {
@@ -224,9 +313,9 @@ exported! {
         // SAFETY: as above.
         let name = unsafe { text(name) }?;
         let its = handle::module(module)?;
-        let (_, found) = its.functions.iter().find(|(own, _)| own == name).ok_or(NOT_FOUND)?;
+        let found = its.function(name).ok_or(NOT_FOUND)?;
         // SAFETY: as above.
-        unsafe { put(at, *found) }
+        unsafe { put(at, found) }
     }
 
     fn cuModuleGetFunctionCount(count: *mut c_uint, module: usize) {
@@ -246,18 +335,8 @@ exported! {
 
     fn cuModuleGetGlobal_v2(at: *mut u64, len: *mut usize, module: usize, name: *const c_char) {
         let its = handle::module(module)?;
-        let link = &its.device.link;
         // SAFETY: as above.
-        let name = unsafe { text(name) }?;
-        let request = GlobalRequest { module: its.id, name };
-        let found: Allocated = link.call(opcode::GLOBAL, &encode(&request))?;
-        if found.status != SUCCESS {
-            return Err(found.status);
-        }
-        let Allocated { address, bytes, .. } = found;
-        // Copies to it are checked like those to other memory.
-        link.add_memory(address, Allocation { bytes, context: 0 });
-        its.globals.lock().unwrap_or_else(PoisonError::into_inner).push(address);
+        let (address, bytes) = its.global(unsafe { text(name) }?)?;
         // SAFETY: as above.
         unsafe { put_if(at, address) };
         // SAFETY: as above.
@@ -272,78 +351,86 @@ exported! {
     }
 
     fn cuFuncGetName(at: *mut *const c_char, function: usize) {
-        let function = handle::function(function)?;
+        let function = function_on(function, current()?.device)?;
         // The string lives as long as the function's handle.
         // SAFETY: as above.
         unsafe { put(at, function.name.as_ptr()) }
     }
 
     fn cuFuncGetModule(at: *mut usize, function: usize) {
-        let function = handle::function(function)?;
+        let function = function_on(function, current()?.device)?;
         // SAFETY: as above.
         unsafe { put(at, function.module.get().copied().unwrap_or(0)) }
     }
 
     fn cuFuncGetAttribute(value: *mut c_int, name: c_int, function: usize) {
-        current()?;
-        let told = handle::function(function)?.attribute(name).ok_or(INVALID_VALUE)?;
+        let function = function_on(function, current()?.device)?;
         // SAFETY: as above.
-        unsafe { put(value, told) }
+        unsafe { put(value, function.attribute(name).ok_or(INVALID_VALUE)?) }
+    }
+
+    fn cuFuncSetAttribute(function: usize, name: c_int, value: c_int) {
+        function_on(function, current()?.device)?.set_attribute(name, value)
+    }
+
+    // Preferences: they change no result.
+    fn cuFuncSetCacheConfig(function: usize, _config: c_int) {
+        function_on(function, current()?.device).map(drop)
+    }
+
+    fn cuFuncSetSharedMemConfig(function: usize, _config: c_int) {
+        function_on(function, current()?.device).map(drop)
     }
 
     fn cuFuncGetParamInfo(function: usize, number: usize, offset: *mut usize, len: *mut usize) {
-        let function = handle::function(function)?;
-        let place = function.info.parameters.get(number).ok_or(INVALID_VALUE)?;
+        let function = function_on(function, current()?.device)?;
         // SAFETY: as above.
-        unsafe { put(offset, place.offset as usize) }?;
-        // SAFETY: as above.
-        unsafe { put_if(len, place.bytes as usize) };
-        Ok(())
+        unsafe { put_parameter(&function, number, offset, len) }
     }
 
-    fn cuLaunchKernel(
-        function: usize,
-        grid_x: c_uint,
-        grid_y: c_uint,
-        grid_z: c_uint,
-        block_x: c_uint,
-        block_y: c_uint,
-        block_z: c_uint,
-        shared: c_uint,
-        stream: usize,
-        pointers: *mut *mut u8,
-        extra: *mut *mut c_void,
-    ) {
-        let current = current()?;
-        let function = handle::function(function)?;
-        if function.device.number != current.device.number {
-            return Err(INVALID_HANDLE);
-        }
-        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let is_within = |all: [c_uint; 3], limits: [c_int; 3]| {
-            all.iter().zip(limits).all(|(size, limit)| {
-                let limit = current.device.attribute(limit).unwrap_or(c_int::MAX);
-                *size > 0 && i64::from(*size) <= i64::from(limit)
-            })
-        };
-        let threads: u64 = block.iter().map(|it| u64::from(*it)).product();
-        let most = function.attribute(FUNCTION_THREADS).or(current.device.attribute(MAX_THREADS));
-        if !is_within(grid, MAX_GRID)
-            || !is_within(block, MAX_BLOCK)
-            || threads > most.and_then(|it| u64::try_from(it).ok()).unwrap_or(u64::MAX)
-        {
-            return Err(INVALID_VALUE);
-        }
-        let stream = id_of(&current, stream)?;
+    fn cuFuncGetParamCount(function: usize, count: *mut usize) {
+        let function = function_on(function, current()?.device)?;
         // SAFETY: as above.
-        let parameters = unsafe { collect(&function, pointers, extra) }?;
-        current.link().submit(&Command::Launch {
-            function: function.info.number,
-            grid,
-            block,
-            shared,
-            stream,
-            parameters: &parameters,
-        })
+        unsafe { put(count, function.parameters.len()) }
     }
+
+    fn cuFuncIsLoaded(state: *mut c_int, function: usize) {
+        function_on(function, current()?.device)?;
+        // SAFETY: as above.
+        unsafe { put(state, 1) }
+    }
+
+    fn cuFuncLoad(function: usize) {
+        function_on(function, current()?.device).map(drop)
+    }
+}
+
+/// Stores offset and length of a parameter.
+///
+/// # Safety
+/// `offset` and `len` have room, or are null.
+pub unsafe fn put_parameter(
+    function: &Function,
+    number: usize,
+    offset: *mut usize,
+    len: *mut usize,
+) -> Done {
+    let place = function.parameters.get(number).ok_or(INVALID_VALUE)?;
+    // SAFETY: promised by the caller, here and below.
+    unsafe { put(offset, place.offset as usize) }?;
+    // SAFETY: as above.
+    unsafe { put_if(len, place.bytes as usize) };
+    Ok(())
+}
+
+/// Reads a file of the program, with a zero behind it.
+///
+/// # Safety
+/// `path` is null or a terminated string.
+pub unsafe fn file(path: *const c_char) -> Done<Vec<u8>> {
+    // SAFETY: promised by the caller.
+    let path = unsafe { text(path) }.map_err(|_| FILE_NOT_FOUND)?;
+    let mut bytes = std::fs::read(path).map_err(|_| FILE_NOT_FOUND)?;
+    bytes.push(0);
+    Ok(bytes)
 }

@@ -77,16 +77,39 @@ fn error_text(code: Code) -> Option<(&'static CStr, &'static CStr)> {
         INVALID_CONTEXT => (c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
         209 => (c"CUDA_ERROR_NO_BINARY_FOR_GPU", c"no kernel image for this device"),
         218 => (c"CUDA_ERROR_INVALID_PTX", c"a PTX JIT compilation failed"),
+        UNSUPPORTED_LIMIT => (c"CUDA_ERROR_UNSUPPORTED_LIMIT", c"limit is not supported"),
+        PEER_ACCESS_UNSUPPORTED => (
+            c"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+            c"peer access is not supported between these two devices",
+        ),
+        220 => (c"CUDA_ERROR_NVLINK_UNCORRECTABLE", c"uncorrectable NVLink error"),
+        221 => (c"CUDA_ERROR_JIT_COMPILER_NOT_FOUND", c"the PTX JIT compiler is not found"),
+        222 => (c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION", c"the PTX version is not supported"),
+        300 => (c"CUDA_ERROR_INVALID_SOURCE", c"invalid kernel source"),
+        FILE_NOT_FOUND => (c"CUDA_ERROR_FILE_NOT_FOUND", c"file not found"),
+        304 => (c"CUDA_ERROR_OPERATING_SYSTEM", c"an operating system call failed"),
         INVALID_HANDLE => (c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
         NOT_FOUND => (c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
         NOT_READY => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
         700 => (c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"),
         701 => (c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", c"too many resources requested for launch"),
         702 => (c"CUDA_ERROR_LAUNCH_TIMEOUT", c"the launch timed out and was terminated"),
+        PEER_ACCESS_NOT_ENABLED => {
+            (c"CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", c"peer access is not enabled")
+        }
+        709 => (c"CUDA_ERROR_CONTEXT_IS_DESTROYED", c"the context is destroyed"),
         710 => (c"CUDA_ERROR_ASSERT", c"device-side assert triggered"),
         715 => (c"CUDA_ERROR_ILLEGAL_INSTRUCTION", c"an illegal instruction was encountered"),
         716 => (c"CUDA_ERROR_MISALIGNED_ADDRESS", c"misaligned address"),
         719 => (c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
+        720 => {
+            (c"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", c"too many blocks in a cooperative launch")
+        }
+        NOT_PERMITTED => (c"CUDA_ERROR_NOT_PERMITTED", c"operation not permitted"),
+        900 => (
+            c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+            c"operation not permitted when the stream is capturing",
+        ),
         NOT_SUPPORTED => (c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
         UNKNOWN => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
         _ => return None,

@@ -1,6 +1,7 @@
 //! Streams and events.
 
-use std::ffi::{c_int, c_uint};
+use std::cell::Cell;
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use venice_accel::cuda::wire::{Awaited, Command, Elapsed, encode, opcode};
@@ -9,9 +10,18 @@ use crate::call::*;
 use crate::context::{Current, current};
 use crate::device::Device;
 use crate::handle::{self, Object};
+use crate::names::refuse;
 
 /// Flag of a stream that does not wait for the default one.
 const NON_BLOCKING: c_uint = 1;
+
+/// `CUstreamAttrID`s.
+const ACCESS_POLICY: c_int = 1;
+const SYNCHRONIZATION_POLICY: c_int = 3;
+
+thread_local! {
+    static CAPTURE_MODE: Cell<c_int> = const { Cell::new(0) };
+}
 
 /// A stream.
 pub struct Stream {
@@ -48,7 +58,10 @@ pub fn id_of(current: &Current, stream: usize) -> Done<u64> {
 }
 
 /// Returns a stream's device and its id, whatever device is the current one.
-fn stream_of(stream: usize) -> Done<(&'static Device, u64)> {
+///
+/// # Errors
+/// There is no such stream, or the device is lost.
+pub fn id_on(stream: usize) -> Done<(&'static Device, u64)> {
     let (device, id) = match stream {
         0..=2 => (current()?.device, 0),
         made => {
@@ -91,6 +104,18 @@ fn record(event: usize, stream: usize) -> Done {
     current.link().submit(&Command::Record { event: event.id, stream })
 }
 
+fn elapsed(ms: *mut f32, start: usize, end: usize) -> Done {
+    let (start, end) = (handle::event(start)?, handle::event(end)?);
+    if start.device.number != end.device.number {
+        return Err(INVALID_HANDLE);
+    }
+    let ids = [start.id, end.id];
+    let elapsed: Elapsed = start.device.link.call(opcode::ELAPSED, &encode(&ids))?;
+    told(elapsed.status)?;
+    // SAFETY: the program passes room for a result.
+    unsafe { put(ms, f32::from_bits(elapsed.ms)) }
+}
+
 /// Turns a code of the host into a result.
 fn told(code: Code) -> Done {
     if code == SUCCESS { Ok(()) } else { Err(code) }
@@ -108,6 +133,7 @@ exported! {
     fn cuStreamDestroy_v2(stream: usize) {
         let its = handle::stream(stream)?;
         handle::remove(stream);
+        crate::pool::trim_stream(its.device, its.id);
         its.device.link.submit(&Command::Release { id: its.id })
     }
 
@@ -135,13 +161,81 @@ exported! {
         unsafe { put(status, 0) }
     }
 
+    fn cuStreamGetCaptureInfo(_stream: usize, status: *mut c_int, _id: *mut u64) {
+        current()?;
+        // SAFETY: as above.
+        unsafe { put(status, 0) }
+    }
+
+    fn cuStreamGetCaptureInfo_v2(
+        _stream: usize,
+        status: *mut c_int,
+        _id: *mut u64,
+        _graph: *mut usize,
+        _nodes: *mut *const usize,
+        _count: *mut usize,
+    ) {
+        current()?;
+        // SAFETY: as above.
+        unsafe { put(status, 0) }
+    }
+
+    fn cuStreamGetCaptureInfo_v3(
+        _stream: usize,
+        status: *mut c_int,
+        _id: *mut u64,
+        _graph: *mut usize,
+        _nodes: *mut *const usize,
+        _edges: *mut *const c_void,
+        _count: *mut usize,
+    ) {
+        current()?;
+        // SAFETY: as above.
+        unsafe { put(status, 0) }
+    }
+
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) {
+        if mode.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: as above; nothing is captured, so the mode has no effect.
+        unsafe { mode.write(CAPTURE_MODE.replace(*mode)) };
+        Ok(())
+    }
+
+    fn cuStreamGetId(stream: usize, id: *mut u64) {
+        let (_, its) = id_on(stream)?;
+        // SAFETY: as above.
+        unsafe { put(id, its) }
+    }
+
+    fn cuStreamGetDevice(stream: usize, number: *mut c_int) {
+        let (device, _) = id_on(stream)?;
+        // SAFETY: as above.
+        unsafe { put(number, device.number) }
+    }
+
+    fn cuStreamCopyAttributes(to: usize, from: usize) {
+        id_on(to)?;
+        id_on(from).map(drop)
+    }
+
+    fn cuStreamSetAttribute(stream: usize, name: c_int, _value: *const c_void) {
+        id_on(stream)?;
+        match name {
+            // Preferences: they change no result.
+            ACCESS_POLICY | SYNCHRONIZATION_POLICY => Ok(()),
+            _ => Err(refuse("cuStreamSetAttribute of priority or domain")),
+        }
+    }
+
     fn cuStreamSynchronize(stream: usize) {
-        let (device, id) = stream_of(stream)?;
+        let (device, id) = id_on(stream)?;
         device.link.wait_for_stream(id)
     }
 
     fn cuStreamQuery(stream: usize) {
-        let (device, id) = stream_of(stream)?;
+        let (device, id) = id_on(stream)?;
         let copies = device.link.copies_before(id);
         told(device.link.call(opcode::QUERY, &encode(&Awaited::Stream { id }))?)?;
         if device.link.have_ended(&copies) { Ok(()) } else { Err(NOT_READY) }
@@ -205,15 +299,11 @@ exported! {
         if link.have_ended(&copies) { Ok(()) } else { Err(NOT_READY) }
     }
 
+    fn cuEventElapsedTime_v2(ms: *mut f32, start: usize, end: usize) {
+        elapsed(ms, start, end)
+    }
+
     fn cuEventElapsedTime(ms: *mut f32, start: usize, end: usize) {
-        let (start, end) = (handle::event(start)?, handle::event(end)?);
-        if start.device.number != end.device.number {
-            return Err(INVALID_HANDLE);
-        }
-        let ids = [start.id, end.id];
-        let elapsed: Elapsed = start.device.link.call(opcode::ELAPSED, &encode(&ids))?;
-        told(elapsed.status)?;
-        // SAFETY: as above.
-        unsafe { put(ms, f32::from_bits(elapsed.ms)) }
+        elapsed(ms, start, end)
     }
 }

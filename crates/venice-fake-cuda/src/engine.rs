@@ -1,6 +1,7 @@
 //! Streams as threads, and what they work on.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -13,17 +14,26 @@ use crate::{Code, ILLEGAL_ADDRESS, INVALID_HANDLE, SUCCESS};
 pub const DEVICE_BYTES: u64 = 512 << 20;
 /// Distance between allocations.
 const ALIGN: u64 = 512;
-/// First address of the device: nothing of the process is there.
-const FIRST_ADDRESS: u64 = 0x0a_0000_0000;
+/// Devices.
+pub const DEVICES: usize = 2;
 
-/// Error that all calls return from then on.
-static STICKY: AtomicI32 = AtomicI32::new(SUCCESS);
+/// Error of a device that all calls return from then on.
+static STICKY: [AtomicI32; DEVICES] = [const { AtomicI32::new(SUCCESS) }; DEVICES];
 static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
-    let mut state = State { next_address: FIRST_ADDRESS, ..State::default() };
-    state.lanes.insert(0, Arc::new(Lane::start(true)));
+    let mut state = State { next_address: first_address(), ..State::default() };
+    for device in 0..DEVICES {
+        state.lanes.insert(device, Arc::new(Lane::start(device, true)));
+    }
     Mutex::new(state)
 });
+
+/// Returns the first address of the devices, where nothing of the process is. As with a real driver it
+/// is another one in each process.
+fn first_address() -> u64 {
+    let random = RandomState::new().build_hasher().finish();
+    0x1000_0000_0000 + ((random & 0xfff) << 32)
+}
 
 /// All objects.
 #[derive(Default)]
@@ -35,8 +45,18 @@ pub struct State {
     pub pinned: BTreeMap<usize, usize>,
     pub modules: HashMap<usize, Vec<usize>>,
     pub functions: HashMap<usize, Function>,
+    /// Attributes that were set, by function.
+    pub attributes: HashMap<(usize, i32), i32>,
     pub globals: HashMap<(usize, String), u64>,
-    pub used_bytes: u64,
+    /// Devices of contexts that are not primary.
+    pub contexts: HashMap<usize, usize>,
+    /// Cubins of linkers.
+    pub linkers: HashMap<usize, Vec<u8>>,
+    /// Limits that were set.
+    pub limits: HashMap<i32, usize>,
+    /// Memory of streams, and its most.
+    pub pool: Pool,
+    pub used_bytes: [u64; DEVICES],
     next_address: u64,
 }
 
@@ -49,9 +69,23 @@ pub fn handle() -> usize {
     NEXT.fetch_add(16, Ordering::Relaxed)
 }
 
-/// Fails once a kernel has failed.
-pub fn check() -> Result<(), Code> {
-    match STICKY.load(Ordering::Acquire) {
+/// Pool of memory that is allocated in the order of streams.
+#[derive(Default)]
+pub struct Pool {
+    /// Lengths by address.
+    pub used: BTreeMap<u64, u64>,
+    pub attributes: HashMap<i32, u64>,
+    pub most: u64,
+}
+
+/// Forgets the failure of a device.
+pub fn reset(device: usize) {
+    STICKY[device].store(SUCCESS, Ordering::Release);
+}
+
+/// Fails once a kernel of a device has failed.
+pub fn check(device: usize) -> Result<(), Code> {
+    match STICKY[device].load(Ordering::Acquire) {
         SUCCESS => Ok(()),
         code => Err(code),
     }
@@ -61,6 +95,7 @@ pub fn check() -> Result<(), Code> {
 pub struct Buffer {
     base: *mut u8,
     pub len: usize,
+    pub device: usize,
 }
 
 // SAFETY: threads reach it by raw copies alone, as those of a device do.
@@ -90,22 +125,22 @@ impl Spot {
 
 impl State {
     /// Allocates memory; `None`: it is full.
-    pub fn allocate(&mut self, len: usize) -> Option<u64> {
-        if self.used_bytes + len as u64 > DEVICE_BYTES {
+    pub fn allocate(&mut self, device: usize, len: usize) -> Option<u64> {
+        if (len as u64).checked_add(self.used_bytes[device])? > DEVICE_BYTES {
             return None;
         }
         // Not zeroed, as a device's is not.
         let base = Box::into_raw(vec![0xcd_u8; len].into_boxed_slice()).cast::<u8>();
         let address = self.next_address;
         self.next_address += (len as u64).next_multiple_of(ALIGN) + ALIGN;
-        self.used_bytes += len as u64;
-        self.memory.insert(address, Arc::new(Buffer { base, len }));
+        self.used_bytes[device] += len as u64;
+        self.memory.insert(address, Arc::new(Buffer { base, len, device }));
         Some(address)
     }
 
     pub fn free(&mut self, address: u64) -> bool {
         let Some(buffer) = self.memory.remove(&address) else { return false };
-        self.used_bytes -= buffer.len as u64;
+        self.used_bytes[buffer.device] -= buffer.len as u64;
         true
     }
 
@@ -136,6 +171,7 @@ struct Counts {
 pub struct Lane {
     sender: Mutex<Sender<Job>>,
     counts: Arc<(Mutex<Counts>, Condvar)>,
+    pub device: usize,
     /// True if it waits for the default stream, and the default stream for it.
     is_blocking: bool,
 }
@@ -163,7 +199,7 @@ impl Point {
 }
 
 impl Lane {
-    pub fn start(is_blocking: bool) -> Self {
+    pub fn start(device: usize, is_blocking: bool) -> Self {
         let (sender, jobs) = channel::<Job>();
         let counts = Arc::<(Mutex<Counts>, Condvar)>::default();
         let its = Arc::clone(&counts);
@@ -174,7 +210,7 @@ impl Lane {
                 its.1.notify_all();
             }
         });
-        Self { sender: Mutex::new(sender), counts, is_blocking }
+        Self { sender: Mutex::new(sender), counts, device, is_blocking }
     }
 
     /// Returns the point behind all that was given to it.
@@ -191,34 +227,46 @@ impl Lane {
     }
 }
 
+/// Returns the lane of a stream: the numbers 0 to 2 stand for the default one of a device.
+pub fn lane_of(device: usize, stream: usize) -> usize {
+    if stream <= 2 { device } else { stream }
+}
+
 /// Gives a job to a stream, behind what it has to wait for. A job that fails ends all work.
 pub fn enqueue(
+    device: usize,
     stream: usize,
     job: impl FnOnce() -> Result<(), Code> + Send + 'static,
 ) -> Result<Point, Code> {
     let state = state();
-    // The numbers 1 and 2 stand for the default stream.
-    let stream = if stream <= 2 { 0 } else { stream };
+    let stream = lane_of(device, stream);
     let lane = state.lanes.get(&stream).ok_or(INVALID_HANDLE)?;
+    let (device, default) = (lane.device, lane.device);
     let others = state.lanes.iter().filter(|(id, other)| {
-        other.is_blocking && lane.is_blocking && **id != stream && (stream == 0 || **id == 0)
+        other.device == device
+            && other.is_blocking
+            && lane.is_blocking
+            && **id != stream
+            && (stream == default || **id == default)
     });
     let waits: Vec<Point> = others.map(|(_, other)| other.tail()).collect();
     Ok(lane.give(Box::new(move || {
         waits.iter().for_each(Point::wait);
-        if check().is_ok()
+        if check(device).is_ok()
             && let Err(code) = job()
         {
-            STICKY.store(code, Ordering::Release);
+            STICKY[device].store(code, Ordering::Release);
         }
     })))
 }
 
-/// Waits for all streams.
-pub fn synchronize() -> Result<(), Code> {
-    let points: Vec<Point> = state().lanes.values().map(|lane| lane.tail()).collect();
+/// Waits for all streams of a device.
+pub fn synchronize(device: usize) -> Result<(), Code> {
+    let is_its = |lane: &&Arc<Lane>| lane.device == device;
+    let points: Vec<Point> =
+        state().lanes.values().filter(is_its).map(|lane| lane.tail()).collect();
     points.iter().for_each(Point::wait);
-    check()
+    check(device)
 }
 
 /// An event.

@@ -4,13 +4,22 @@
 //!
 //! Streams are threads, so that commands in different streams run in any order. The names and
 //! numbers are those of the CUDA driver API's documentation.
+//!
+//! | word in a module's text | effect |
+//! |---|---|
+//! | `syntax error` | it is not loaded, and the compiler's log says so |
+//! | `slow` | its loading takes 400 ms |
 #![allow(non_snake_case, reason = "names of the CUDA driver API")]
 
 mod device;
 mod engine;
 mod kernel;
+mod launch;
+mod library;
 mod memory;
 mod module;
+mod pool;
+mod rows;
 mod stream;
 
 use std::ffi::{c_char, c_int, c_void};
@@ -28,7 +37,11 @@ const INVALID_CONTEXT: Code = 201;
 const INVALID_HANDLE: Code = 400;
 const NOT_FOUND: Code = 500;
 const NOT_READY: Code = 600;
+const UNSUPPORTED_LIMIT: Code = 215;
+const PEER_ACCESS_UNSUPPORTED: Code = 217;
+const INVALID_PTX: Code = 218;
 const ILLEGAL_ADDRESS: Code = 700;
+const NOT_SUPPORTED: Code = 801;
 
 /// Returns the code of a call.
 fn code(body: impl FnOnce() -> Result<(), Code>) -> Code {
@@ -76,11 +89,20 @@ unsafe fn find(name: *const c_char, into: *mut *mut c_void) -> Result<(), Code> 
     }
     // SAFETY: the caller passes a terminated string.
     let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_str().map_err(|_| NOT_FOUND)?;
-    let lists =
-        [device::functions(), memory::functions(), module::functions(), stream::functions()];
+    let lists = [
+        device::functions(),
+        launch::functions(),
+        library::functions(),
+        memory::functions(),
+        module::functions(),
+        pool::functions(),
+        rows::functions(),
+        stream::functions(),
+    ];
     let versions = [format!("{name}_v2"), name.to_owned()];
     let all = || lists.iter().flat_map(|list| list.iter());
     let found = versions.iter().find_map(|it| all().find(|(own, _)| own == it));
     // SAFETY: as in `put`.
-    unsafe { put(into, found.ok_or(NOT_FOUND)?.1 as *mut c_void) }
+    unsafe { put(into, found.map_or(std::ptr::null_mut(), |it| it.1 as *mut c_void)) }?;
+    found.map(drop).ok_or(NOT_FOUND)
 }

@@ -1,27 +1,26 @@
 //! Streams and events.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::device::current;
-use crate::engine::{Event, Lane, Point, enqueue, handle, state};
+use crate::device::{current, current_device};
+use crate::engine::{Event, Lane, Point, check, enqueue, handle, lane_of, state};
 use crate::*;
 
 /// Flag of a stream that does not wait for the default one.
 const NON_BLOCKING: c_uint = 1;
 
 fn create(at: *mut usize, flags: c_uint) -> Result<(), Code> {
-    current()?;
+    let device = current_device()?;
     let made = handle();
-    state().lanes.insert(made, Arc::new(Lane::start(flags & NON_BLOCKING == 0)));
+    state().lanes.insert(made, Arc::new(Lane::start(device, flags & NON_BLOCKING == 0)));
     // SAFETY: as in `put`.
     unsafe { put(at, made) }
 }
 
 fn tail(stream: usize) -> Result<Point, Code> {
-    current()?;
-    let stream = if stream <= 2 { 0 } else { stream };
+    let stream = lane_of(current_device()?, stream);
     Ok(state().lanes.get(&stream).ok_or(INVALID_HANDLE)?.tail())
 }
 
@@ -52,7 +51,7 @@ exported! {
 
     fn cuStreamSynchronize(stream: usize) {
         tail(stream)?.wait();
-        crate::engine::check()
+        check(current_device()?)
     }
 
     fn cuStreamQuery(stream: usize) {
@@ -60,14 +59,52 @@ exported! {
     }
 
     fn cuStreamWaitEvent(stream: usize, id: usize, _flags: c_uint) {
-        current()?;
+        let device = current_device()?;
         let event = event(id)?;
         let Some(number) = point(&event).as_ref().map(Point::again) else { return Ok(()) };
         let waits = move || {
             number.wait();
             Ok(())
         };
-        enqueue(stream, waits).map(drop)
+        enqueue(device, stream, waits).map(drop)
+    }
+
+    fn cuLaunchHostFunc(
+        stream: usize,
+        function: unsafe extern "C" fn(*mut c_void),
+        data: *mut c_void,
+    ) {
+        let data = data as usize;
+        let call = move || {
+            // SAFETY: the program passes both for this call.
+            unsafe { function(data as *mut c_void) };
+            Ok(())
+        };
+        enqueue(current_device()?, stream, call).map(drop)
+    }
+
+    fn cuStreamAddCallback(
+        stream: usize,
+        function: unsafe extern "C" fn(usize, Code, *mut c_void),
+        data: *mut c_void,
+        flags: c_uint,
+    ) {
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        let data = data as usize;
+        let call = move || {
+            // SAFETY: as above.
+            unsafe { function(stream, SUCCESS, data as *mut c_void) };
+            Ok(())
+        };
+        enqueue(current_device()?, stream, call).map(drop)
+    }
+
+    fn cuStreamIsCapturing(_stream: usize, status: *mut c_int) {
+        current()?;
+        // SAFETY: as in `put`.
+        unsafe { put(status, 0) }
     }
 
     fn cuEventCreate(at: *mut usize, _flags: c_uint) {
@@ -84,10 +121,10 @@ exported! {
     }
 
     fn cuEventRecord(id: usize, stream: usize) {
-        current()?;
+        let device = current_device()?;
         let event = event(id)?;
         let its = Arc::clone(&event);
-        let number = enqueue(stream, move || {
+        let number = enqueue(device, stream, move || {
             *its.time.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             Ok(())
         })?;
@@ -102,7 +139,7 @@ exported! {
         if let Some(number) = number {
             number.wait();
         }
-        crate::engine::check()
+        check(current_device()?)
     }
 
     fn cuEventQuery(id: usize) {

@@ -30,6 +30,73 @@ pub enum CudaError {
     },
 }
 
+/// Function that a stream calls.
+pub type HostFunction = unsafe extern "C" fn(*mut c_void);
+
+/// Side of a copy of rows: part of `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RowSide {
+    /// First byte in a row.
+    pub x: usize,
+    /// First row.
+    pub y: usize,
+    /// `CUmemorytype`.
+    pub kind: c_uint,
+    /// Memory of the process.
+    pub host: *mut c_void,
+    /// Memory of the device.
+    pub device: u64,
+    /// Array.
+    pub array: usize,
+    /// Distance between rows in bytes.
+    pub pitch: usize,
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RowCopy {
+    /// Source.
+    pub from: RowSide,
+    /// Target.
+    pub to: RowSide,
+    /// Bytes of a row.
+    pub width: usize,
+    /// Number of rows.
+    pub rows: usize,
+}
+
+/// `CUlaunchAttribute`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchAttributeRaw {
+    /// `CUlaunchAttributeID`.
+    pub name: c_uint,
+    /// Unused.
+    pub pad: u32,
+    /// `CUlaunchAttributeValue`.
+    pub value: [u64; 8],
+}
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchConfig {
+    /// Blocks.
+    pub grid: [c_uint; 3],
+    /// Threads of a block.
+    pub block: [c_uint; 3],
+    /// Bytes of shared memory.
+    pub shared: c_uint,
+    /// Stream.
+    pub stream: usize,
+    /// Attributes.
+    pub attributes: *const LaunchAttributeRaw,
+    /// Number of attributes.
+    pub count: c_uint,
+}
+
 /// Declares [`Library`] and its loader.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
@@ -79,8 +146,16 @@ functions! {
     cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, usize);
     cuMemcpyDtoDAsync_v2(u64, u64, usize, usize);
     cuMemsetD8Async(u64, u8, usize, usize);
+    cuMemsetD16Async(u64, u16, usize, usize);
     cuMemsetD32Async(u64, c_uint, usize, usize);
-    cuModuleLoadData(*mut usize, *const c_void);
+    cuMemcpy2DAsync_v2(*const RowCopy, usize);
+    cuMemAllocAsync(*mut u64, usize, usize);
+    cuMemFreeAsync(u64, usize);
+    cuModuleLoadDataEx(*mut usize, *const c_void, c_uint, *mut c_int, *mut *mut c_void);
+    cuLinkCreate_v2(c_uint, *mut c_int, *mut *mut c_void, *mut usize);
+    cuLinkAddData_v2(usize, c_int, *mut c_void, usize, *const c_char, c_uint, *mut c_int, *mut *mut c_void);
+    cuLinkComplete(usize, *mut *mut c_void, *mut usize);
+    cuLinkDestroy(usize);
     cuModuleUnload(usize);
     cuModuleGetFunctionCount(*mut c_uint, usize);
     cuModuleEnumerateFunctions(*mut usize, c_uint, usize);
@@ -89,6 +164,14 @@ functions! {
     cuFuncGetAttribute(*mut c_int, c_int, usize);
     cuFuncGetParamInfo(usize, usize, *mut usize, *mut usize);
     cuLaunchKernel(usize, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, usize, *mut *mut c_void, *mut *mut c_void);
+    cuLaunchKernelEx(*const LaunchConfig, usize, *mut *mut c_void, *mut *mut c_void);
+    cuLaunchHostFunc(usize, HostFunction, *mut c_void);
+    cuFuncSetAttribute(usize, c_int, c_int);
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(*mut c_int, usize, c_int, usize, c_uint);
+    cuOccupancyAvailableDynamicSMemPerBlock(*mut usize, usize, c_int, c_int);
+    cuCtxGetLimit(*mut usize, c_int);
+    cuCtxSetLimit(c_int, usize);
+    cuDevicePrimaryCtxReset_v2(c_int);
     cuStreamCreateWithPriority(*mut usize, c_uint, c_int);
     cuStreamDestroy_v2(usize);
     cuStreamQuery(usize);

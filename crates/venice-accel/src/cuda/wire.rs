@@ -9,7 +9,13 @@ pub use crate::stream::wire::{ANSWER_BYTES, Blob, INLINE_BYTES, Place, decode, e
 pub use crate::stream::{Field, Malformed, Reader};
 
 /// Version of the messages; both ends have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+
+/// Launch attributes whose values are numbers and addresses of the device: they mean the same at the
+/// donor.
+pub const CARRIED_ATTRIBUTES: [u32; 10] = [1, 2, 4, 5, 6, 8, 9, 10, 11, 14];
+/// Launch attribute that has no effect.
+pub const IGNORED_ATTRIBUTE: u32 = 0;
 
 /// Opcodes of requests.
 pub mod opcode {
@@ -30,6 +36,16 @@ pub mod opcode {
     pub const ELAPSED: u16 = 21;
     /// Asks for the free bytes of the device. Answer: bytes.
     pub const FREE_BYTES: u16 = 22;
+    /// Links images; payload: [`super::LinkRequest`], answer: [`super::Linked`].
+    pub const LINK: u16 = 23;
+    /// Allocates memory in the order of a stream; payload: [`super::OrderedRequest`], answer:
+    /// [`super::Allocated`].
+    pub const ALLOCATE_ORDERED: u16 = 24;
+    /// Asks how many blocks of a kernel fit; payload: [`super::OccupancyRequest`], answer:
+    /// [`super::Told`].
+    pub const OCCUPANCY: u16 = 25;
+    /// Asks for a limit of the context; payload: `CUlimit`, answer: [`super::Told`].
+    pub const LIMIT: u16 = 26;
 }
 
 messages! {
@@ -65,8 +81,28 @@ messages! {
     pub struct LoadRequest<'a> {
         /// Id.
         pub id: u64,
+        /// Options of the compiler.
+        pub options: CompilerOptions,
         /// PTX, cubin or fat binary.
         pub image: Blob<'a>,
+    }
+
+    /// Options of the compiler.
+    pub struct CompilerOptions {
+        /// `CUjit_option`s that are numbers, and their values.
+        pub values: Vec<Attribute>,
+        /// Longest texts for the program and about errors, in bytes.
+        pub log_bytes: [u32; 2],
+    }
+
+    /// What the compiler says.
+    pub struct Logs {
+        /// Text for the program.
+        pub info: String,
+        /// Text about errors.
+        pub errors: String,
+        /// Milliseconds that it took: the bits of a float.
+        pub ms: u32,
     }
 
     /// A loaded module.
@@ -75,6 +111,96 @@ messages! {
         pub status: i32,
         /// Its functions.
         pub functions: Vec<FunctionInfo>,
+        /// What the compiler says.
+        pub logs: Logs,
+    }
+
+    /// Images to link.
+    pub struct LinkRequest<'a> {
+        /// Options of the compiler.
+        pub options: CompilerOptions,
+        /// Kind, name and length of each image.
+        pub images: Vec<LinkedImage<'a>>,
+        /// The images, one behind the other.
+        pub bytes: Blob<'a>,
+    }
+
+    /// An image to link.
+    pub struct LinkedImage<'a> {
+        /// `CUjitInputType`.
+        pub kind: i32,
+        /// Name in messages.
+        pub name: &'a str,
+        /// Options of its own.
+        pub values: Vec<Attribute>,
+        /// Length in bytes.
+        pub bytes: u64,
+    }
+
+    /// A linked image.
+    pub struct Linked {
+        /// Code of the linking.
+        pub status: i32,
+        /// The cubin.
+        pub cubin: Vec<u8>,
+        /// What the compiler says.
+        pub logs: Logs,
+    }
+
+    /// Memory to allocate in the order of a stream.
+    pub struct OrderedRequest {
+        /// Length in bytes.
+        pub bytes: u64,
+        /// Stream.
+        pub stream: u64,
+    }
+
+    /// Blocks of a kernel that fit.
+    pub enum OccupancyRequest {
+        /// `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`.
+        Blocks = 1 {
+            /// Number of the function.
+            function: u64,
+            /// Threads of a block.
+            threads: i32,
+            /// Bytes of shared memory.
+            shared: u64,
+            /// Flags.
+            flags: u32,
+        },
+        /// `cuOccupancyAvailableDynamicSMemPerBlock`.
+        Shared = 2 {
+            /// Number of the function.
+            function: u64,
+            /// Blocks on a multiprocessor.
+            blocks: i32,
+            /// Threads of a block.
+            threads: i32,
+        },
+    }
+
+    /// A number that the driver tells.
+    pub struct Told {
+        /// Code of the call.
+        pub status: i32,
+        /// The number.
+        pub value: u64,
+    }
+
+    /// A launch attribute.
+    pub struct LaunchAttribute {
+        /// `CUlaunchAttributeID`.
+        pub name: u32,
+        /// `CUlaunchAttributeValue`.
+        pub value: [u8; 64],
+    }
+
+    /// Rows in the device's memory.
+    pub struct Rows {
+        /// Address of the first one.
+        pub at: u64,
+        /// Distance between them in bytes.
+        pub pitch: u64,
     }
 
     /// A kernel of a module.
@@ -244,6 +370,97 @@ messages! {
             /// Its address.
             address: u64,
         },
+        /// Launches a kernel with attributes.
+        LaunchWith = 13 {
+            /// Number of the function.
+            function: u64,
+            /// Blocks.
+            grid: [u32; 3],
+            /// Threads of a block.
+            block: [u32; 3],
+            /// Bytes of shared memory.
+            shared: u32,
+            /// Stream.
+            stream: u64,
+            /// The attributes.
+            attributes: Vec<LaunchAttribute>,
+            /// The parameters, at their offsets.
+            parameters: &'a [u8],
+        },
+        /// Copies bytes of the region to rows of the device.
+        WriteRows = 14 {
+            /// Stream.
+            stream: u64,
+            /// Rows.
+            to: Rows,
+            /// Bytes of a row.
+            width: u64,
+            /// The bytes: rows without gaps.
+            place: Place,
+            /// Number in the notice of the end.
+            done: u64,
+        },
+        /// Copies rows of the device to the region.
+        ReadRows = 15 {
+            /// Stream.
+            stream: u64,
+            /// Rows.
+            from: Rows,
+            /// Bytes of a row.
+            width: u64,
+            /// Where they go, without gaps.
+            place: Place,
+            /// Number in the notice of the end.
+            done: u64,
+        },
+        /// Copies rows within the device.
+        CopyRows = 16 {
+            /// Stream.
+            stream: u64,
+            /// Target.
+            to: Rows,
+            /// Source.
+            from: Rows,
+            /// Bytes of a row.
+            width: u64,
+            /// Number of rows.
+            rows: u64,
+        },
+        /// Frees memory in the order of a stream.
+        FreeOrdered = 17 {
+            /// Stream.
+            stream: u64,
+            /// Its address.
+            address: u64,
+        },
+        /// Sets an attribute of a function.
+        SetAttribute = 18 {
+            /// Number of the function.
+            function: u64,
+            /// `CUfunction_attribute`.
+            name: i32,
+            /// Its value.
+            value: i32,
+        },
+        /// Sets a limit of the context.
+        SetLimit = 19 {
+            /// `CUlimit`.
+            limit: i32,
+            /// Its value.
+            value: u64,
+        },
+        /// Has a stream tell that it got there, and wait for [`Command::Open`].
+        Gate = 20 {
+            /// Stream.
+            stream: u64,
+            /// Number of the gate.
+            gate: u64,
+        },
+        /// Lets a stream pass.
+        Open = 21 {
+            /// Number of the gate.
+            gate: u64,
+        },
     }
 
     /// What the host tells without being asked.
@@ -253,6 +470,13 @@ messages! {
             /// Its number.
             done: u64,
             /// Its code, or that of an earlier command.
+            status: i32,
+        },
+        /// A stream has got to a gate.
+        Reached = 2 {
+            /// Number of the gate.
+            gate: u64,
+            /// Code of a gate that nothing gets to.
             status: i32,
         },
     }

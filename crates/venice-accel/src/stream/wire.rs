@@ -51,6 +51,16 @@ messages! {
     }
 }
 
+impl Blob<'_> {
+    /// Returns its length in bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Inline { bytes } => bytes.len() as u64,
+            Self::Region { place } => place.bytes,
+        }
+    }
+}
+
 /// Encodes a value.
 pub fn encode<'a>(value: &impl Field<'a>) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::common::{Daemon, Place, Said, finish, kill, skipped, wait, wait_until};
 use crate::service_hosts::host_pids;
@@ -24,26 +25,38 @@ fn files(test: &str, place: &Place) -> Option<Files> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/cuda.c");
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-Wno-deprecated-declarations", "-o"]).arg(&program).arg(source);
-    if !compiler.arg("-ldl").status().is_ok_and(|ended| ended.success()) {
+    if !compiler.args(["-ldl", "-lpthread"]).status().is_ok_and(|ended| ended.success()) {
         skipped(test, "no C compiler");
         return None;
     }
     Some(Files { client, fake, program })
 }
 
-/// A rack whose second node lends the device.
+/// A rack of two nodes; each lends a device.
 fn rack(place: &Place, files: &Files, port: &str) {
-    let words = ["up", "--nodes", "2", "--lend", "32MiB", "--port", port, "--offer"];
-    let words = [&words[..], &["node2/accelerator:cuda=128MiB"]].concat();
+    let words = ["up", "--nodes", "2", "--lend", "32MiB", "--port", port];
+    let offers = [
+        ["--offer", "node1/accelerator:cuda1=128MiB"],
+        ["--offer", "node2/accelerator:cuda0=128MiB"],
+    ];
+    let words = [&words[..], offers.as_flattened()].concat();
     let mut up = place.command(&words);
     up.env("VENICE_CUDA_LIBRARY", &files.fake);
     finish(up, &words).expect(0);
 }
 
-const RUN: [&str; 6] = ["run", "--accelerators", "1", "--accel-needs", "cuda,sm_75", "--"];
+/// Words that run a command with so many devices: a single one is node2's.
+fn run_words(devices: &str) -> Vec<&str> {
+    let mut words = vec!["run", "--accelerators", devices, "--accel-needs", "cuda,sm_75"];
+    if devices == "1" {
+        words.extend(["--donor", "node2"]);
+    }
+    words.push("--");
+    words
+}
 
-fn run_granted(place: &Place, files: &Files, what: &str) -> Said {
-    let words = [&RUN[..], &[files.program.to_str().unwrap(), what]].concat();
+fn run_granted(place: &Place, files: &Files, devices: &str, command: &[&str]) -> Said {
+    let words = [&run_words(devices), command].concat();
     let mut run = place.command(&words);
     run.env("VENICE_CUDA", &files.client);
     finish(run, &words)
@@ -60,17 +73,50 @@ fn run_directly(place: &Place, files: &Files, what: &str) -> String {
     String::from_utf8(program.output().unwrap().stdout).unwrap()
 }
 
+/// Parts of the program for one device.
+const PARTS: [&str; 12] = [
+    "streams", "large", "errors", "fault", "asked", "rows", "pool", "calls", "images", "launches",
+    "nonsense", "slow",
+];
+
 #[test]
 fn granted_device_computes_alike() {
     let place = Place::new();
     let Some(files) = files("granted_device_computes_alike", &place) else { return };
+    let program = files.program.to_str().unwrap();
     for port in ["shm", "udp"] {
         rack(&place, &files, port);
-        for what in ["streams", "large", "errors", "fault"] {
-            let said = run_granted(&place, &files, what).expect(0);
+        for what in PARTS {
+            let said = run_granted(&place, &files, "1", &[program, what]).expect(0);
             assert_eq!(said.out, run_directly(&place, &files, what), "{what} over {port}");
         }
+        let said = run_granted(&place, &files, "2", &[program, "peers"]).expect(0);
+        assert_eq!(said.out, run_directly(&place, &files, "peers"), "peers over {port}");
         place.venice(&["down"]).expect(0);
+    }
+}
+
+#[test]
+fn program_after_fault_has_device() {
+    let place = Place::new();
+    let Some(files) = files("program_after_fault_has_device", &place) else { return };
+    rack(&place, &files, "shm");
+    let both = format!("{0} fault; {0} streams", files.program.display());
+    let said = run_granted(&place, &files, "1", &["sh", "-c", &both]).expect(0);
+    let alone = ["fault", "streams"].map(|what| run_directly(&place, &files, what));
+    assert_eq!(said.out, alone.concat());
+}
+
+#[test]
+fn refusal_is_said_once() {
+    let place = Place::new();
+    let Some(files) = files("refusal_is_said_once", &place) else { return };
+    rack(&place, &files, "shm");
+    let said = run_granted(&place, &files, "1", &[files.program.to_str().unwrap(), "refused"]);
+    let said = said.expect(0);
+    assert_eq!(said.out.matches("CUDA_ERROR_NOT_SUPPORTED").count(), 5, "{}", said.out);
+    for name in ["cuMemAllocManaged", "cuGraphCreate", "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9"] {
+        assert_eq!(said.err.matches(name).count(), 1, "{name}: {}", said.err);
     }
 }
 
@@ -79,14 +125,19 @@ fn killed_host_is_reported() {
     let place = Place::new();
     let Some(files) = files("killed_host_is_reported", &place) else { return };
     rack(&place, &files, "shm");
-    let words = [&RUN[..], &[files.program.to_str().unwrap(), "hold"]].concat();
+    let words = [&run_words("2"), &[files.program.to_str().unwrap(), "half"][..]].concat();
     let mut running = Daemon::start_named(&place, "running", &words);
     let log = place.file("running.log");
     let said = || std::fs::read_to_string(&log).unwrap_or_default();
     wait_until("it runs", || said().contains("running\n"));
-    kill(host_pids(&place, "node2")[2]);
+    // Its device 0 is node1's.
+    kill(host_pids(&place, "node1")[2]);
+    let killed = Instant::now();
+    wait_until("the program is told", || said().contains("CUDA_ERROR_DEVICE_UNAVAILABLE"));
+    assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
     assert_eq!(wait(&mut running.0, &["run"]).code(), Some(0));
     let said = said();
-    assert!(said.contains("cuda of node2: its service has ended"), "{said}");
-    assert!(said.contains("CUDA_ERROR_DEVICE_UNAVAILABLE"), "{said}");
+    assert!(said.contains("of node1: its service has ended"), "{said}");
+    assert!(said.contains("the other one: 42"), "{said}");
+    assert_eq!(said.matches("CUDA_ERROR_DEVICE_UNAVAILABLE").count(), 2, "{said}");
 }

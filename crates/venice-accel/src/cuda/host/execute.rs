@@ -1,41 +1,74 @@
-//! Commands and requests on the driver.
+//! Commands on the driver.
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::Arc;
 
 use venice_service::{ConnectionId, Status};
 
-use super::objects::{Event, Kernel, Objects, OwnedEvent};
+use super::gates::Gate;
+use super::objects::{Event, Objects, OwnedEvent};
 use super::waits::{Reply, Target};
-use super::{Cuda, INVALID_VALUE, code_of};
-use crate::cuda::library::{CudaError, Library, call};
+use super::{Cuda, INVALID_VALUE, MAX_OBJECTS, code_of};
+use crate::cuda::library::{CudaError, LaunchAttributeRaw, LaunchConfig, RowCopy, RowSide, call};
 use crate::cuda::wire::{
-    Allocated, Attribute, Awaited, Command, Elapsed, FunctionInfo, GlobalRequest, LoadRequest,
-    Loaded, Place, decode, encode,
+    Awaited, CARRIED_ATTRIBUTES, Command, LaunchAttribute, Place, Rows, decode, encode,
 };
 
 /// Flag of an event without times.
 const DISABLE_TIMING: u32 = 2;
-const INVALID_HANDLE: i32 = 400;
-const OUT_OF_MEMORY: i32 = 2;
-const NOT_FOUND: i32 = 500;
-/// Numbers of a function's attributes that are asked for.
-const FUNCTION_ATTRIBUTES: std::ops::Range<i32> = 0..16;
-/// Most parameters of a kernel that are asked for.
-const MAX_PARAMETERS: usize = 4096;
+pub(super) const INVALID_HANDLE: i32 = 400;
+pub(super) const OUT_OF_MEMORY: i32 = 2;
+/// `CUmemorytype`s.
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
 
 /// Outcome of a call, with its code.
-type Done<T = ()> = Result<T, i32>;
+pub(super) type Done<T = ()> = Result<T, i32>;
 
-fn done(result: Result<(), CudaError>) -> Done {
+pub(super) fn done(result: Result<(), CudaError>) -> Done {
     result.map_err(|error| code_of(&error))
 }
 
-fn stream(objects: &Objects, id: u64) -> Done<usize> {
+pub(super) fn stream(objects: &Objects, id: u64) -> Done<usize> {
     if id == 0 {
         return Ok(0);
     }
     objects.streams.get(&id).copied().ok_or(INVALID_HANDLE)
+}
+
+/// Fails if bytes are no memory of the recipient's.
+fn check(objects: &Objects, address: u64, bytes: u64) -> Done {
+    if bytes == 0 || objects.owns(address, bytes) { Ok(()) } else { Err(INVALID_VALUE) }
+}
+
+/// Fails if rows are no memory of the recipient's.
+fn check_rows(objects: &Objects, rows: &Rows, width: u64, count: u64) -> Done {
+    let last = count.checked_sub(1).ok_or(INVALID_VALUE)?;
+    let bytes = rows.pitch.checked_mul(last).and_then(|it| it.checked_add(width));
+    if width == 0 || (count > 1 && rows.pitch < width) {
+        return Err(INVALID_VALUE);
+    }
+    check(objects, rows.at, bytes.ok_or(INVALID_VALUE)?)
+}
+
+fn host_side(at: *mut u8, width: u64) -> RowSide {
+    let (host, pitch) = (at.cast(), width as usize);
+    RowSide { x: 0, y: 0, kind: HOST, host, device: 0, array: 0, pitch }
+}
+
+fn device_side(rows: &Rows) -> RowSide {
+    let (device, pitch) = (rows.at, rows.pitch as usize);
+    RowSide { x: 0, y: 0, kind: DEVICE, host: null_mut(), device, array: 0, pitch }
+}
+
+/// A launch, but for its function and its parameters.
+struct Launch<'a> {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    stream: u64,
+    attributes: &'a [LaunchAttribute],
 }
 
 impl Cuda {
@@ -44,60 +77,96 @@ impl Cuda {
     /// # Errors
     /// The code of the driver.
     pub(super) fn execute(&mut self, connection: ConnectionId, command: &Command<'_>) -> Done {
-        let library = self.library;
         match *command {
-            Command::WriteFrom { stream: id, to, ref place, done: number } => {
-                let from = self.place(connection, place).ok_or(INVALID_VALUE)?;
-                let raw = self.stream(connection, id)?;
-                let bytes = place.bytes as usize;
-                done(call!(library, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, raw)))?;
-                return self.watch(connection, id, Reply::Notice(number)).map_err(|(code, _)| code);
+            Command::WriteFrom { .. }
+            | Command::Read { .. }
+            | Command::WriteRows { .. }
+            | Command::ReadRows { .. } => self.copy_region(connection, command),
+            Command::Launch { function, grid, block, shared, stream, parameters } => {
+                let launch = Launch { grid, block, shared, stream, attributes: &[] };
+                self.launch(connection, function, &launch, parameters)
             }
-            Command::Read { stream: id, from, ref place, done: number } => {
-                let into = self.place(connection, place).ok_or(INVALID_VALUE)?;
-                let raw = self.stream(connection, id)?;
-                let bytes = place.bytes as usize;
-                done(call!(library, cuMemcpyDtoHAsync_v2(into.cast(), from, bytes, raw)))?;
-                return self.watch(connection, id, Reply::Notice(number)).map_err(|(code, _)| code);
+            Command::LaunchWith {
+                function,
+                grid,
+                block,
+                shared,
+                stream,
+                ref attributes,
+                parameters,
+            } => {
+                let launch = Launch { grid, block, shared, stream, attributes };
+                self.launch(connection, function, &launch, parameters)
             }
-            Command::Launch { function, grid, block, shared, stream: id, parameters } => {
-                let raw = self.stream(connection, id)?;
-                return self.launch(connection, function, (grid, block, shared, raw), parameters);
+            Command::SetAttribute { function, name, value } => {
+                let kernel = self.kernels.get(&function).filter(|it| it.connection == connection);
+                let raw = kernel.ok_or(INVALID_HANDLE)?.raw;
+                done(call!(self.library, cuFuncSetAttribute(raw, name, value)))
             }
-            Command::Release { .. }
-            | Command::CreateStream { .. }
+            Command::SetLimit { limit, value } => {
+                done(call!(self.library, cuCtxSetLimit(limit, value as usize)))
+            }
+            Command::Free { address } => {
+                if !self.objects_mut(connection)?.remove_memory(address) {
+                    return Err(INVALID_VALUE);
+                }
+                self.free(address);
+                Ok(())
+            }
+            Command::Release { id } => self.release(connection, id),
+            Command::Gate { stream: id, gate } => {
+                let inbox = Arc::clone(&self.inbox);
+                let library = self.library;
+                let objects = self.objects_mut(connection)?;
+                let raw = stream(objects, id)?;
+                if objects.count() >= MAX_OBJECTS || objects.gates.contains_key(&gate) {
+                    return Err(OUT_OF_MEMORY);
+                }
+                let made = Gate::new(connection, gate, &inbox);
+                done(made.place(library, raw))?;
+                objects.gates.insert(gate, made);
+                Ok(())
+            }
+            Command::Open { gate } => {
+                let gate = self.objects_mut(connection)?.gates.remove(&gate);
+                gate.ok_or(INVALID_HANDLE)?.open();
+                Ok(())
+            }
+            Command::CreateStream { .. }
             | Command::CreateEvent { .. }
             | Command::Record { .. }
             | Command::WaitEvent { .. }
             | Command::Write { .. }
             | Command::Copy { .. }
+            | Command::CopyRows { .. }
             | Command::Fill { .. }
-            | Command::Free { .. } => {}
+            | Command::FreeOrdered { .. } => self.execute_simple(connection, command),
         }
+    }
+
+    /// Carries out a command of a stream that nothing but the driver has a part in.
+    fn execute_simple(&mut self, connection: ConnectionId, command: &Command<'_>) -> Done {
+        let library = self.library;
         let objects = &mut self.connections.get_mut(&connection).ok_or(INVALID_HANDLE)?.objects;
         match *command {
             Command::CreateStream { id, flags, priority } => {
+                if objects.count() >= MAX_OBJECTS || id == 0 || objects.streams.contains_key(&id) {
+                    return Err(OUT_OF_MEMORY);
+                }
                 let mut raw = 0;
                 done(call!(library, cuStreamCreateWithPriority(&raw mut raw, flags, priority)))?;
                 objects.streams.insert(id, raw);
                 Ok(())
             }
             Command::CreateEvent { id, flags } => {
+                if objects.count() >= MAX_OBJECTS {
+                    return Err(OUT_OF_MEMORY);
+                }
                 let mut raw = 0;
                 done(call!(library, cuEventCreate(&raw mut raw, flags)))?;
                 let owned = OwnedEvent::new(library, raw);
                 objects.events.insert(id, Event { owned, stream: 0 });
                 Ok(())
-            }
-            Command::Release { id } => {
-                if let Some(raw) = objects.streams.remove(&id) {
-                    return done(call!(library, cuStreamDestroy_v2(raw)));
-                }
-                if let Some(raw) = objects.modules.remove(&id) {
-                    self.kernels.retain(|_, it| it.connection != connection || it.module != id);
-                    return done(call!(library, cuModuleUnload(raw)));
-                }
-                objects.events.remove(&id).map(drop).ok_or(INVALID_HANDLE)
             }
             Command::Record { event, stream: id } => {
                 let raw = stream(objects, id)?;
@@ -112,48 +181,122 @@ impl Cuda {
             }
             Command::Write { stream: id, to, data } => {
                 let raw = stream(objects, id)?;
+                check(objects, to, data.len() as u64)?;
                 let from = data.as_ptr().cast::<c_void>();
                 // The driver has its own copy of pageable bytes when it returns.
                 done(call!(library, cuMemcpyHtoDAsync_v2(to, from, data.len(), raw)))
             }
             Command::Copy { stream: id, to, from, bytes } => {
                 let raw = stream(objects, id)?;
+                check(objects, to, bytes)?;
+                check(objects, from, bytes)?;
                 done(call!(library, cuMemcpyDtoDAsync_v2(to, from, bytes as usize, raw)))
+            }
+            Command::CopyRows { stream: id, ref to, ref from, width, rows } => {
+                let raw = stream(objects, id)?;
+                check_rows(objects, to, width, rows)?;
+                check_rows(objects, from, width, rows)?;
+                let (from, to) = (device_side(from), device_side(to));
+                let copy = RowCopy { from, to, width: width as usize, rows: rows as usize };
+                done(call!(library, cuMemcpy2DAsync_v2(&raw const copy, raw)))
             }
             Command::Fill { stream: id, to, width, value, count } => {
                 let raw = stream(objects, id)?;
+                let bytes = count.checked_mul(u64::from(width)).ok_or(INVALID_VALUE)?;
+                check(objects, to, bytes)?;
                 let count = count as usize;
                 match width {
                     1 => done(call!(library, cuMemsetD8Async(to, value as u8, count, raw))),
+                    2 => done(call!(library, cuMemsetD16Async(to, value as u16, count, raw))),
                     4 => done(call!(library, cuMemsetD32Async(to, value, count, raw))),
                     _ => Err(INVALID_VALUE),
                 }
             }
-            Command::Free { address } => {
-                objects.memory.remove(&address).ok_or(INVALID_VALUE)?;
-                done(call!(library, cuMemFree_v2(address)))
+            Command::FreeOrdered { stream: id, address } => {
+                let raw = stream(objects, id)?;
+                if !objects.remove_memory(address) {
+                    return Err(INVALID_VALUE);
+                }
+                done(call!(library, cuMemFreeAsync(address, raw)))
             }
-            Command::WriteFrom { .. } | Command::Read { .. } | Command::Launch { .. } => Ok(()),
+            _ => Err(INVALID_VALUE),
         }
     }
 
-    fn objects(&self, connection: ConnectionId) -> Done<&Objects> {
+    /// Copies between the region and the device; a notice tells the end.
+    fn copy_region(&mut self, connection: ConnectionId, command: &Command<'_>) -> Done {
+        let library = self.library;
+        let (id, place, number) = match *command {
+            Command::WriteFrom { stream, ref place, done, .. }
+            | Command::Read { stream, ref place, done, .. }
+            | Command::WriteRows { stream, ref place, done, .. }
+            | Command::ReadRows { stream, ref place, done, .. } => (stream, place, done),
+            _ => return Err(INVALID_VALUE),
+        };
+        let at = self.place(connection, place).ok_or(INVALID_VALUE)?;
+        let objects = self.objects(connection)?;
+        let raw = stream(objects, id)?;
+        let bytes = place.bytes as usize;
+        match *command {
+            Command::WriteFrom { to, .. } => {
+                check(objects, to, place.bytes)?;
+                done(call!(library, cuMemcpyHtoDAsync_v2(to, at.cast(), bytes, raw)))?;
+            }
+            Command::Read { from, .. } => {
+                check(objects, from, place.bytes)?;
+                done(call!(library, cuMemcpyDtoHAsync_v2(at.cast(), from, bytes, raw)))?;
+            }
+            Command::WriteRows { ref to, width, .. } => {
+                let rows = rows_in(place, width)?;
+                check_rows(objects, to, width, rows)?;
+                let (from, to) = (host_side(at, width), device_side(to));
+                let copy = RowCopy { from, to, width: width as usize, rows: rows as usize };
+                done(call!(library, cuMemcpy2DAsync_v2(&raw const copy, raw)))?;
+            }
+            Command::ReadRows { ref from, width, .. } => {
+                let rows = rows_in(place, width)?;
+                check_rows(objects, from, width, rows)?;
+                let (from, to) = (device_side(from), host_side(at, width));
+                let copy = RowCopy { from, to, width: width as usize, rows: rows as usize };
+                done(call!(library, cuMemcpy2DAsync_v2(&raw const copy, raw)))?;
+            }
+            _ => return Err(INVALID_VALUE),
+        }
+        self.watch(connection, id, Reply::Notice(number)).map_err(|(code, _)| code)
+    }
+
+    fn release(&mut self, connection: ConnectionId, id: u64) -> Done {
+        let library = self.library;
+        let objects = self.objects_mut(connection)?;
+        if let Some(raw) = objects.streams.remove(&id) {
+            return done(call!(library, cuStreamDestroy_v2(raw)));
+        }
+        if let Some(raw) = objects.modules.remove(&id) {
+            objects.remove_globals_of(id);
+            self.kernels.retain(|_, it| it.connection != connection || it.module != id);
+            return done(call!(library, cuModuleUnload(raw)));
+        }
+        objects.events.remove(&id).map(drop).ok_or(INVALID_HANDLE)
+    }
+
+    pub(super) fn objects(&self, connection: ConnectionId) -> Done<&Objects> {
         Ok(&self.connections.get(&connection).ok_or(INVALID_HANDLE)?.objects)
     }
 
-    fn stream(&self, connection: ConnectionId, id: u64) -> Done<usize> {
-        stream(self.objects(connection)?, id)
+    pub(super) fn objects_mut(&mut self, connection: ConnectionId) -> Done<&mut Objects> {
+        Ok(&mut self.connections.get_mut(&connection).ok_or(INVALID_HANDLE)?.objects)
     }
 
     fn launch(
         &self,
         connection: ConnectionId,
         function: u64,
-        (grid, block, shared, stream): ([u32; 3], [u32; 3], u32, usize),
+        launch: &Launch<'_>,
         parameters: &[u8],
     ) -> Done {
         let kernel = self.kernels.get(&function).filter(|it| it.connection == connection);
         let kernel = kernel.ok_or(INVALID_HANDLE)?;
+        let stream = stream(self.objects(connection)?, launch.stream)?;
         if parameters.len() != kernel.bytes {
             return Err(INVALID_VALUE);
         }
@@ -166,11 +309,36 @@ impl Cuda {
             (&raw mut len).cast(),
             null_mut(),
         ];
-        let ([x, y, z], [a, b, c]) = (grid, block);
         let extra = extra.as_mut_ptr();
+        let ([x, y, z], [a, b, c]) = (launch.grid, launch.block);
+        let shared = launch.shared;
+        if launch.attributes.is_empty() {
+            return done(call!(
+                self.library,
+                cuLaunchKernel(kernel.raw, x, y, z, a, b, c, shared, stream, null_mut(), extra)
+            ));
+        }
+        let mut attributes = Vec::new();
+        for it in launch.attributes {
+            // Others hold handles, which the recipient must not choose.
+            if !CARRIED_ATTRIBUTES.contains(&it.name) {
+                return Err(INVALID_VALUE);
+            }
+            let (words, _) = it.value.as_chunks::<8>();
+            let value = std::array::from_fn(|at| u64::from_ne_bytes(words[at]));
+            attributes.push(LaunchAttributeRaw { name: it.name, pad: 0, value });
+        }
+        let config = LaunchConfig {
+            grid: launch.grid,
+            block: launch.block,
+            shared,
+            stream,
+            attributes: attributes.as_ptr(),
+            count: attributes.len() as u32,
+        };
         done(call!(
             self.library,
-            cuLaunchKernel(kernel.raw, x, y, z, a, b, c, shared, stream, null_mut(), extra)
+            cuLaunchKernelEx(&raw const config, kernel.raw, null_mut(), extra)
         ))
     }
 
@@ -182,7 +350,7 @@ impl Cuda {
         reply: Reply,
     ) -> Result<(), (i32, Reply)> {
         let library = self.library;
-        let raw = match self.stream(connection, id) {
+        let raw = match self.objects(connection).and_then(|it| stream(it, id)) {
             Ok(raw) => raw,
             Err(code) => return Err((code, reply)),
         };
@@ -214,7 +382,7 @@ impl Cuda {
             Awaited::Stream { id } => self.watch(connection, id, reply),
             Awaited::Event { id } => {
                 let event = self.objects(connection).ok().and_then(|it| it.events.get(&id));
-                match event.map(|it| (it.stream, std::sync::Arc::clone(&it.owned))) {
+                match event.map(|it| (it.stream, Arc::clone(&it.owned))) {
                     Some((stream, event)) => self
                         .waiters
                         .wait(connection, Target::Event { stream, event }, reply)
@@ -234,125 +402,6 @@ impl Cuda {
         })
     }
 
-    pub(super) fn query(&self, connection: ConnectionId, payload: &[u8]) -> (Status, Vec<u8>) {
-        let Ok(awaited) = decode(payload) else { return (Status::MALFORMED, Vec::new()) };
-        let library = self.library;
-        let asked = self.objects(connection).and_then(|objects| match awaited {
-            Awaited::Stream { id } => done(call!(library, cuStreamQuery(stream(objects, id)?))),
-            Awaited::Event { id } => {
-                let event = objects.events.get(&id).ok_or(INVALID_HANDLE)?;
-                done(call!(library, cuEventQuery(event.owned.raw)))
-            }
-            Awaited::Everything {} => Err(INVALID_VALUE),
-        });
-        (Status::OK, encode(&asked.err().unwrap_or(0)))
-    }
-
-    pub(super) fn load(&mut self, connection: ConnectionId, payload: &[u8]) -> (Status, Vec<u8>) {
-        let Ok(LoadRequest { id, image }) = decode(payload) else {
-            return (Status::MALFORMED, Vec::new());
-        };
-        let Some(mut image) = self.blob(connection, &image) else {
-            return (Status::MALFORMED, Vec::new());
-        };
-        // A text ends with a zero.
-        image.push(0);
-        let loaded = self.load_image(connection, id, &image);
-        let loaded = match loaded {
-            Ok(functions) => Loaded { status: 0, functions },
-            Err(status) => Loaded { status, functions: Vec::new() },
-        };
-        self.answer_long(connection, &encode(&loaded))
-    }
-
-    fn load_image(
-        &mut self,
-        connection: ConnectionId,
-        id: u64,
-        image: &[u8],
-    ) -> Done<Vec<FunctionInfo>> {
-        let library = self.library;
-        let mut module = 0;
-        done(call!(library, cuModuleLoadData(&raw mut module, image.as_ptr().cast())))?;
-        let state = self.connections.get_mut(&connection).ok_or(INVALID_HANDLE)?;
-        if let Some(former) = state.objects.modules.insert(id, module) {
-            let _ = call!(library, cuModuleUnload(former));
-        }
-        let mut count = 0;
-        done(call!(library, cuModuleGetFunctionCount(&raw mut count, module)))?;
-        let mut all = vec![0_usize; count as usize];
-        done(call!(library, cuModuleEnumerateFunctions(all.as_mut_ptr(), count, module)))?;
-        let mut functions = Vec::new();
-        for raw in all {
-            let info = describe(library, raw, self.next_kernel)?;
-            let end = |it: &Place| it.offset + it.bytes;
-            let bytes = info.parameters.iter().map(end).max().unwrap_or(0) as usize;
-            let kernel = Kernel { connection, module: id, raw, bytes };
-            self.kernels.insert(self.next_kernel, kernel);
-            self.next_kernel += 1;
-            functions.push(info);
-        }
-        Ok(functions)
-    }
-
-    pub(super) fn allocate(
-        &mut self,
-        connection: ConnectionId,
-        payload: &[u8],
-    ) -> (Status, Vec<u8>) {
-        let Ok(bytes) = decode::<u64>(payload) else { return (Status::MALFORMED, Vec::new()) };
-        let allocated = self.allocate_bytes(connection, bytes);
-        let (status, address) = allocated.map_or_else(|code| (code, 0), |address| (0, address));
-        (Status::OK, encode(&Allocated { status, address, bytes }))
-    }
-
-    fn allocate_bytes(&mut self, connection: ConnectionId, bytes: u64) -> Done<u64> {
-        if bytes > self.free_bytes() {
-            return Err(OUT_OF_MEMORY);
-        }
-        let mut address = 0;
-        done(call!(self.library, cuMemAlloc_v2(&raw mut address, bytes as usize)))?;
-        let state = self.connections.get_mut(&connection).ok_or(INVALID_HANDLE)?;
-        state.objects.memory.insert(address, bytes);
-        Ok(address)
-    }
-
-    /// Returns the bytes of the grant that are not allocated.
-    pub(super) fn free_bytes(&self) -> u64 {
-        let all = self.connections.values().flat_map(|state| state.objects.memory.values());
-        self.granted_bytes.saturating_sub(all.sum())
-    }
-
-    pub(super) fn global(&self, connection: ConnectionId, payload: &[u8]) -> (Status, Vec<u8>) {
-        let Ok(GlobalRequest { module, name }) = decode(payload) else {
-            return (Status::MALFORMED, Vec::new());
-        };
-        let (mut address, mut bytes) = (0, 0);
-        let found = self.objects(connection).and_then(|objects| {
-            let raw = *objects.modules.get(&module).ok_or(INVALID_HANDLE)?;
-            let name = CString::new(name).map_err(|_| NOT_FOUND)?;
-            let (at, len) = (&raw mut address, &raw mut bytes);
-            done(call!(self.library, cuModuleGetGlobal_v2(at, len, raw, name.as_ptr())))
-        });
-        let status = found.err().unwrap_or(0);
-        (Status::OK, encode(&Allocated { status, address, bytes: bytes as u64 }))
-    }
-
-    pub(super) fn elapsed(&self, connection: ConnectionId, payload: &[u8]) -> (Status, Vec<u8>) {
-        let Ok([start, end]) = decode::<[u64; 2]>(payload) else {
-            return (Status::MALFORMED, Vec::new());
-        };
-        let mut ms = 0_f32;
-        let asked = self.objects(connection).and_then(|objects| {
-            let raw = |id| -> Done<usize> {
-                Ok(objects.events.get(&id).ok_or(INVALID_HANDLE)?.owned.raw)
-            };
-            done(call!(self.library, cuEventElapsedTime(&raw mut ms, raw(start)?, raw(end)?)))
-        });
-        let status = asked.err().unwrap_or(0);
-        (Status::OK, encode(&Elapsed { status, ms: ms.to_bits() }))
-    }
-
     /// Notes that the device is idle, if all streams are.
     pub(super) fn settle(&mut self, now_ns: u64) {
         if !self.activity.is_busy() {
@@ -368,26 +417,10 @@ impl Cuda {
     }
 }
 
-/// Describes a kernel.
-fn describe(library: &Library, raw: usize, number: u64) -> Done<FunctionInfo> {
-    let mut name = std::ptr::null();
-    done(call!(library, cuFuncGetName(&raw mut name, raw)))?;
-    // SAFETY: the driver returns a terminated string, which lives as long as the module.
-    let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy().into_owned();
-    let mut parameters = Vec::new();
-    for place in 0..MAX_PARAMETERS {
-        let (mut offset, mut bytes) = (0, 0);
-        let asked = call!(library, cuFuncGetParamInfo(raw, place, &raw mut offset, &raw mut bytes));
-        if asked.is_err() {
-            break;
-        }
-        parameters.push(Place { offset: offset as u64, bytes: bytes as u64 });
+/// Returns the number of rows in a place without gaps.
+fn rows_in(place: &Place, width: u64) -> Done<u64> {
+    if width == 0 || !place.bytes.is_multiple_of(width) {
+        return Err(INVALID_VALUE);
     }
-    let attribute = |name| {
-        let mut value = 0;
-        let asked = call!(library, cuFuncGetAttribute(&raw mut value, name, raw));
-        asked.ok().map(|()| Attribute { name, value })
-    };
-    let attributes = FUNCTION_ATTRIBUTES.filter_map(attribute).collect();
-    Ok(FunctionInfo { name, number, parameters, attributes })
+    Ok(place.bytes / width)
 }

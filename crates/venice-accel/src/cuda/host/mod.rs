@@ -1,15 +1,26 @@
 //! The CUDA service: carries out a recipient's commands on one device, inside its host.
 //!
 //! Commands go to the driver in the order in which they come. Threads wait for the ends of those that
-//! somebody waits for (`waits`).
+//! somebody waits for.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `execute`, `requests` | commands and requests on the driver |
+//! | `objects`, `gates` | what a connection owns |
+//! | `waits`, `workers`, `build` | threads that wait, load and free |
 
+mod build;
 mod execute;
+mod gates;
 mod objects;
+mod requests;
 mod waits;
+mod workers;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use venice_service::wire::MAX_PAYLOAD_BYTES;
 use venice_service::{
@@ -17,16 +28,19 @@ use venice_service::{
     Status,
 };
 
+use self::build::Module;
+use self::execute::Done;
 use self::objects::{Kernel, Objects};
 use self::waits::{Ended, Reply, Waiters};
+use self::workers::Worker;
 use super::SERVICE;
 use super::drivers::REGION_BYTES;
 use super::found::{ATTRIBUTES, attribute, describe};
 use super::library::{CudaError, Library, call};
 use super::options::CudaOptions;
 use super::wire::{
-    ANSWER_BYTES, Attribute, Blob, Command, Description, Notice, Place, Reader, VERSION, decode,
-    encode, opcode,
+    ANSWER_BYTES, Attribute, Blob, Command, Description, Linked, Logs, Notice, Place, Reader,
+    VERSION, decode, encode, opcode,
 };
 use crate::region::{RegionHost, key_of};
 use crate::stream::host::{Activity, Extents, Inbox, Mail, activity};
@@ -43,8 +57,15 @@ const PORTABLE: u32 = 1;
 /// Code of a wrong argument.
 const INVALID_VALUE: i32 = 1;
 
+/// Streams, events, modules and gates that a connection may have.
+const MAX_OBJECTS: usize = 1 << 18;
+/// Bytes of images that may wait to be loaded or linked.
+const MAX_BUILD_BYTES: u64 = 2 * REGION_BYTES;
+/// Bytes of notices that may wait for a recipient to ask for them.
+const MAX_NOTICE_BYTES: usize = 4 << 20;
+
 /// State of a connection.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Connection {
     mail: Mail,
     objects: Objects,
@@ -54,20 +75,93 @@ struct Connection {
     words: Option<u64>,
 }
 
+/// What threads bring.
+enum Brought {
+    /// Something has ended.
+    Ended(Ended),
+    /// Images are loaded or linked.
+    Built(Built),
+    /// Memory is allocated, or not.
+    Allocated(Allocation),
+    /// A stream has got to a gate.
+    Reached { connection: ConnectionId, gate: u64 },
+    /// The objects of an ended connection are released.
+    Released { connection: ConnectionId, bytes: u64 },
+}
+
+/// Outcome of a load or a link.
+struct Built {
+    connection: ConnectionId,
+    request: u64,
+    /// Bytes of the images.
+    bytes: u64,
+    product: Product,
+}
+
+enum Product {
+    Module { id: u64, module: Done<Module>, logs: Logs },
+    Linked(Linked),
+}
+
+/// Outcome of an allocation that had to wait.
+struct Allocation {
+    connection: ConnectionId,
+    request: u64,
+    bytes: u64,
+    address: Done<u64>,
+}
+
 /// The service.
 struct Cuda {
     library: &'static Library,
+    device: i32,
     region: RegionHost,
     extents: Extents,
     granted_bytes: u64,
-    inbox: Arc<Inbox<Ended>>,
+    /// Memory of ended connections that is being released.
+    releasing_bytes: u64,
+    inbox: Arc<Inbox<Brought>>,
     waiters: Waiters,
+    builder: Worker,
+    freer: Worker,
+    /// Frees that have not ended.
+    freeing: Arc<AtomicUsize>,
+    /// Bytes of images that are being loaded or linked, or wait for that.
+    building_bytes: u64,
     connections: BTreeMap<ConnectionId, Connection>,
     kernels: BTreeMap<u64, Kernel>,
     next_kernel: u64,
     answers: VecDeque<(Answer, Vec<u8>)>,
     description: Vec<u8>,
     activity: Activity,
+}
+
+/// Threads that have the context of the device.
+struct Threads {
+    waiters: Waiters,
+    builder: Worker,
+    freer: Worker,
+}
+
+impl Threads {
+    /// Makes the primary context current, here and in new threads.
+    fn start(
+        library: &'static Library,
+        device: i32,
+        inbox: &Arc<Inbox<Brought>>,
+    ) -> Result<Self, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let mut context = 0;
+        call!(library, cuDevicePrimaryCtxRetain(&raw mut context, device))
+            .map_err(|error| text(&error))?;
+        call!(library, cuCtxSetCurrent(context)).map_err(|error| text(&error))?;
+        let worker = |name| Worker::start(name, library, context, inbox);
+        Ok(Self {
+            waiters: Waiters::new(library, context, inbox),
+            builder: worker("venice-build").map_err(|error| text(&error))?,
+            freer: worker("venice-free").map_err(|error| text(&error))?,
+        })
+    }
 }
 
 fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
@@ -78,9 +172,8 @@ fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
     let devices = super::found::devices(library).map_err(|error| text(&error))?;
     let found = devices.iter().position(|it| it.uuid == options.uuid);
     let device = found.ok_or("the device is not in the host")? as i32;
-    let mut primary = 0;
-    call!(library, cuDevicePrimaryCtxRetain(&raw mut primary, device)).map_err(|it| text(&it))?;
-    call!(library, cuCtxSetCurrent(primary)).map_err(|it| text(&it))?;
+    let inbox = Inbox::new().map_err(|error| text(&error))?;
+    let Threads { waiters, builder, freer } = Threads::start(library, device, &inbox)?;
     let region = RegionHost::serve(context, key_of(context.spec.secret.as_bytes()), REGION_BYTES)?;
     let told = describe(library, device).map_err(|error| text(&error))?;
     let value = |name| attribute(library, name, device).map(|value| Attribute { name, value });
@@ -94,13 +187,18 @@ fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
         region_bytes: region.len_bytes(),
         region_port: region.udp_port(),
     };
-    let inbox = Inbox::new().map_err(|error| text(&error))?;
     Ok(Box::new(Cuda {
         library,
+        device,
         extents: Extents::new(region.len_bytes()),
         region,
         granted_bytes: options.bytes,
-        waiters: Waiters::new(library, primary, &inbox),
+        releasing_bytes: 0,
+        waiters,
+        builder,
+        freer,
+        freeing: Arc::default(),
+        building_bytes: 0,
         inbox,
         connections: BTreeMap::new(),
         kernels: BTreeMap::new(),
@@ -111,6 +209,21 @@ fn make(context: &HostContext<'_>) -> Result<Box<dyn Service>, String> {
     }))
 }
 
+impl Connection {
+    /// Has the recipient told of a command that failed.
+    fn failed(&mut self, command: &Command<'_>, status: i32) {
+        match *command {
+            Command::WriteFrom { done, .. }
+            | Command::Read { done, .. }
+            | Command::WriteRows { done, .. }
+            | Command::ReadRows { done, .. } => self.mail.notify(&Notice::Done { done, status }),
+            Command::Gate { gate, .. } => self.mail.notify(&Notice::Reached { gate, status }),
+            _ if self.deferred == 0 => self.deferred = status,
+            _ => {}
+        }
+    }
+}
+
 impl Cuda {
     fn answer(&mut self, connection: ConnectionId, id: u64, status: Status, payload: Vec<u8>) {
         self.answers.push_back((Answer { connection, id, status }, payload));
@@ -119,6 +232,13 @@ impl Cuda {
     /// Carries out the commands of a request.
     fn submit(&mut self, now_ns: u64, connection: ConnectionId, payload: &[u8]) -> Status {
         let (mut reader, mut count) = (Reader::new(payload), 0);
+        if self
+            .connections
+            .get(&connection)
+            .is_none_or(|it| it.mail.notice_bytes() > MAX_NOTICE_BYTES)
+        {
+            return Status::MALFORMED;
+        }
         while !reader.is_at_end() {
             let Ok(command) = reader.take::<Command<'_>>() else { return Status::MALFORMED };
             count += 1;
@@ -127,35 +247,7 @@ impl Cuda {
                 return Status::MALFORMED;
             };
             if let Err(status) = done {
-                match command {
-                    Command::WriteFrom { done, .. } | Command::Read { done, .. } => {
-                        state.mail.notify(&Notice::Done { done, status });
-                    }
-                    Command::Release { .. }
-                    | Command::CreateStream { .. }
-                    | Command::CreateEvent { .. }
-                    | Command::Record { .. }
-                    | Command::WaitEvent { .. }
-                    | Command::Launch { .. }
-                    | Command::Write { .. }
-                    | Command::Copy { .. }
-                    | Command::Fill { .. }
-                    | Command::Free { .. }
-                        if state.deferred == 0 =>
-                    {
-                        state.deferred = status
-                    }
-                    Command::Release { .. }
-                    | Command::CreateStream { .. }
-                    | Command::CreateEvent { .. }
-                    | Command::Record { .. }
-                    | Command::WaitEvent { .. }
-                    | Command::Launch { .. }
-                    | Command::Write { .. }
-                    | Command::Copy { .. }
-                    | Command::Fill { .. }
-                    | Command::Free { .. } => {}
-                }
+                state.failed(&command, status);
             }
         }
         self.activity.handle_commands(now_ns, count);
@@ -220,6 +312,44 @@ impl Cuda {
         let reserve = || self.extents.reserve(activity::WORDS_OWNER, activity::WORDS_BYTES);
         state.words = state.words.or_else(reserve);
         state.words.map_or((Status::BUSY, Vec::new()), |at| (Status::OK, encode(&at)))
+    }
+
+    /// Releases what an ended connection had.
+    fn released(&mut self, connection: ConnectionId, bytes: u64) {
+        self.releasing_bytes -= bytes;
+        for (offset, bytes) in self.extents.remove_owner(connection) {
+            self.discard(offset, bytes);
+        }
+        let library = self.library;
+        if self.connections.is_empty() && call!(library, cuCtxSynchronize()).is_err() {
+            self.reset();
+        }
+    }
+
+    /// Makes a new context in the place of one in which a kernel has failed.
+    fn reset(&mut self) {
+        let library = self.library;
+        let _ = call!(library, cuDevicePrimaryCtxReset_v2(self.device));
+        // Without threads the next program is told the error of the old ones.
+        if let Ok(threads) = Threads::start(library, self.device, &self.inbox) {
+            (self.waiters, self.builder, self.freer) =
+                (threads.waiters, threads.builder, threads.freer);
+        }
+    }
+
+    /// Takes what a thread brings.
+    fn take(&mut self, brought: Brought) {
+        match brought {
+            Brought::Ended(ended) => self.ended(ended),
+            Brought::Built(built) => self.built(built),
+            Brought::Allocated(allocation) => self.allocated(allocation),
+            Brought::Reached { connection, gate } => {
+                if let Some(state) = self.connections.get_mut(&connection) {
+                    state.mail.notify(&Notice::Reached { gate, status: 0 });
+                }
+            }
+            Brought::Released { connection, bytes } => self.released(connection, bytes),
+        }
     }
 
     /// Answers what has ended.
@@ -304,8 +434,24 @@ impl Service for Cuda {
                 Ok(()) => return,
                 Err(status) => status,
             },
-            opcode::LOAD => self.load(connection, payload),
-            opcode::ALLOCATE => self.allocate(connection, payload),
+            opcode::LOAD => match self.load(connection, id, payload) {
+                Some(answer) => answer,
+                None => return,
+            },
+            opcode::LINK => match self.link(connection, id, payload) {
+                Some(answer) => answer,
+                None => return,
+            },
+            opcode::ALLOCATE => match self.allocate(connection, id, payload) {
+                Some(answer) => answer,
+                None => return,
+            },
+            opcode::ALLOCATE_ORDERED => match self.allocate_ordered(connection, id, payload) {
+                Some(answer) => answer,
+                None => return,
+            },
+            opcode::OCCUPANCY => self.occupancy(connection, payload),
+            opcode::LIMIT => self.limit(payload),
             opcode::QUERY => self.query(connection, payload),
             opcode::GLOBAL => self.global(connection, payload),
             opcode::ELAPSED => self.elapsed(connection, payload),
@@ -322,13 +468,16 @@ impl Service for Cuda {
         if let Some(words) = state.words {
             self.give_back(activity::WORDS_OWNER, words);
         }
-        // Its last commands use its memory and its part of the region.
-        let _ = call!(self.library, cuCtxSynchronize());
         self.kernels.retain(|_, kernel| kernel.connection != connection);
-        state.objects.release_all(self.library);
-        for (offset, bytes) in self.extents.remove_owner(connection) {
-            self.discard(offset, bytes);
-        }
+        state.objects.gates.values().for_each(|gate| gate.open());
+        let bytes = state.objects.memory_bytes();
+        self.releasing_bytes += bytes;
+        // Its last commands use its memory and its part of the region until they have ended.
+        self.freer.give(move |library| {
+            let _ = call!(library, cuCtxSynchronize());
+            state.objects.release_all(library);
+            Some(Brought::Released { connection, bytes })
+        });
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
@@ -342,8 +491,8 @@ impl Service for Cuda {
     }
 
     fn handle_wake(&mut self, now_ns: u64) {
-        for ended in self.inbox.take() {
-            self.ended(ended);
+        for brought in self.inbox.take() {
+            self.take(brought);
         }
         self.settle(now_ns);
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use venice_service::ConnectionId;
 
+use super::gates::Gate;
 use crate::cuda::library::{Library, call};
 
 /// An event of the driver, destroyed when nothing uses it any more.
@@ -45,15 +46,61 @@ pub(super) struct Kernel {
 }
 
 /// Objects by their ids, and memory by its addresses.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Objects {
     pub(super) streams: BTreeMap<u64, usize>,
     pub(super) events: BTreeMap<u64, Event>,
     pub(super) modules: BTreeMap<u64, usize>,
-    pub(super) memory: BTreeMap<u64, u64>,
+    pub(super) gates: BTreeMap<u64, Arc<Gate>>,
+    memory: BTreeMap<u64, u64>,
+    memory_bytes: u64,
+    /// Module and length of global variables that were asked for.
+    globals: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Objects {
+    /// Returns the number of objects that cost memory of the host.
+    pub(super) fn count(&self) -> usize {
+        self.streams.len() + self.events.len() + self.modules.len() + self.gates.len()
+    }
+
+    /// Returns the bytes of memory.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// Adds memory.
+    pub(super) fn add_memory(&mut self, address: u64, bytes: u64) {
+        self.memory_bytes += bytes;
+        self.memory.insert(address, bytes);
+    }
+
+    /// Takes memory out; false if there is none at the address.
+    pub(super) fn remove_memory(&mut self, address: u64) -> bool {
+        let Some(bytes) = self.memory.remove(&address) else { return false };
+        self.memory_bytes -= bytes;
+        true
+    }
+
+    /// Adds a global variable of a module.
+    pub(super) fn add_global(&mut self, address: u64, module: u64, bytes: u64) {
+        self.globals.insert(address, (module, bytes));
+    }
+
+    /// Forgets the variables of a module.
+    pub(super) fn remove_globals_of(&mut self, module: u64) {
+        self.globals.retain(|_, (of, _)| *of != module);
+    }
+
+    /// True if bytes are memory of the device that the connection owns: no other address is given to
+    /// the driver, to which addresses of the host are as good.
+    pub(super) fn owns(&self, address: u64, bytes: u64) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
+        let fits = |(start, len): (&u64, u64)| end - start <= len;
+        self.memory.range(..=address).next_back().is_some_and(|(at, len)| fits((at, *len)))
+            || self.globals.range(..=address).next_back().is_some_and(|(at, it)| fits((at, it.1)))
+    }
+
     /// Gives all back to the driver.
     pub(super) fn release_all(self, library: &Library) {
         for stream in self.streams.into_values() {

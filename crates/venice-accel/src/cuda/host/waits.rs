@@ -5,6 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use venice_service::ConnectionId;
 
+use super::Brought;
 use super::objects::OwnedEvent;
 use crate::cuda::library::{Library, call, code};
 use crate::stream::host::Inbox;
@@ -44,7 +45,7 @@ type Job = (ConnectionId, Target, Reply);
 pub(super) struct Waiters {
     library: &'static Library,
     context: usize,
-    inbox: Arc<Inbox<Ended>>,
+    inbox: Arc<Inbox<Brought>>,
     threads: Vec<Option<Sender<Job>>>,
 }
 
@@ -52,7 +53,7 @@ impl Waiters {
     pub(super) fn new(
         library: &'static Library,
         context: usize,
-        inbox: &Arc<Inbox<Ended>>,
+        inbox: &Arc<Inbox<Brought>>,
     ) -> Self {
         let threads = (0..=THREADS).map(|_| None).collect();
         Self { library, context, inbox: Arc::clone(inbox), threads }
@@ -92,7 +93,7 @@ impl Waiters {
                 let code = done.err().map_or(0, |error| code(&error));
                 // The last user of an event destroys it before the end is known.
                 drop(target);
-                inbox.put(Ended { connection, reply, code });
+                inbox.put(Brought::Ended(Ended { connection, reply, code }));
             }
         };
         std::thread::Builder::new().name("venice-wait".into()).spawn(run).ok()?;
