@@ -23,7 +23,8 @@ static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
     let mut state = State { next_address: first_address(), ..State::default() };
     for device in 0..DEVICES {
-        state.lanes.insert(device, Arc::new(Lane::start(device, true)));
+        let lane = Lane::start(device, true).expect("a thread for the default stream");
+        state.lanes.insert(device, Arc::new(lane));
     }
     Mutex::new(state)
 });
@@ -199,18 +200,20 @@ impl Point {
 }
 
 impl Lane {
-    pub fn start(device: usize, is_blocking: bool) -> Self {
+    /// Starts a stream; `None`: there are too many threads.
+    pub fn start(device: usize, is_blocking: bool) -> Option<Self> {
         let (sender, jobs) = channel::<Job>();
         let counts = Arc::<(Mutex<Counts>, Condvar)>::default();
         let its = Arc::clone(&counts);
-        std::thread::spawn(move || {
+        let run = move || {
             for job in jobs {
                 job();
                 its.0.lock().unwrap_or_else(PoisonError::into_inner).ended += 1;
                 its.1.notify_all();
             }
-        });
-        Self { sender: Mutex::new(sender), counts, device, is_blocking }
+        };
+        std::thread::Builder::new().spawn(run).ok()?;
+        Some(Self { sender: Mutex::new(sender), counts, device, is_blocking })
     }
 
     /// Returns the point behind all that was given to it.

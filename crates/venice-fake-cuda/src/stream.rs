@@ -14,7 +14,8 @@ const NON_BLOCKING: c_uint = 1;
 fn create(at: *mut usize, flags: c_uint) -> Result<(), Code> {
     let device = current_device()?;
     let made = handle();
-    state().lanes.insert(made, Arc::new(Lane::start(device, flags & NON_BLOCKING == 0)));
+    let lane = Lane::start(device, flags & NON_BLOCKING == 0).ok_or(OUT_OF_MEMORY)?;
+    state().lanes.insert(made, Arc::new(lane));
     // SAFETY: as in `put`.
     unsafe { put(at, made) }
 }

@@ -8,13 +8,13 @@ use crate::common::{Daemon, Place, Said, finish, kill, skipped, wait, wait_until
 use crate::service_hosts::host_pids;
 
 /// The client driver, the stand-in and the program; `None`, with a remark: one is missing.
-struct Files {
+pub struct Files {
     client: PathBuf,
-    fake: PathBuf,
+    pub fake: PathBuf,
     program: PathBuf,
 }
 
-fn files(test: &str, place: &Place) -> Option<Files> {
+pub fn files(test: &str, place: &Place) -> Option<Files> {
     let built = Path::new(env!("CARGO_BIN_EXE_venice")).parent().unwrap();
     let [client, fake] = ["libvenice_cuda.so", "libvenice_fake_cuda.so"].map(|it| built.join(it));
     if !client.exists() || !fake.exists() {
@@ -33,7 +33,7 @@ fn files(test: &str, place: &Place) -> Option<Files> {
 }
 
 /// A rack of two nodes; each lends a device.
-fn rack(place: &Place, files: &Files, port: &str) {
+pub fn rack(place: &Place, files: &Files, port: &str) {
     let words = ["up", "--nodes", "2", "--lend", "32MiB", "--port", port];
     let offers = [
         ["--offer", "node1/accelerator:cuda1=128MiB"],
@@ -140,4 +140,16 @@ fn killed_host_is_reported() {
     assert!(said.contains("of node1: its service has ended"), "{said}");
     assert!(said.contains("the other one: 42"), "{said}");
     assert_eq!(said.matches("CUDA_ERROR_DEVICE_UNAVAILABLE").count(), 2, "{said}");
+}
+
+#[test]
+fn example_computes() {
+    let place = Place::new();
+    let Some(files) = files("example_computes", &place) else { return };
+    rack(&place, &files, "shm");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let example = root.join("examples/python/cuda_saxpy.py");
+    let said = run_granted(&place, &files, "2", &["python3", example.to_str().unwrap()]);
+    let said = said.expect(0);
+    assert_eq!(said.out.matches(": right\n").count(), 2, "{}", said.out);
 }

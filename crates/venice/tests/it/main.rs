@@ -8,6 +8,7 @@ mod clock_jumps;
 mod command_line;
 mod common;
 mod cuda;
+mod cuda_hostile;
 mod daemons;
 mod devices;
 mod drain;
