@@ -22,12 +22,16 @@ EXAMPLES:
                                               in a mesh: as a program of node3
   venice run --accelerators 2 --accel-needs opencl,fp64 -- ./train
                                               two OpenCL devices of the rack, no memory
+  venice run --accelerators 1 --accel-needs cuda -- python3 cuda_saxpy.py
+                                              a CUDA device of the rack
   venice run --accelerators 1 --local 4GiB --remote 16GiB -- ./train
                                               memory too, near the device
 
 The program keeps at most --local of its anonymous memory resident; the rest is at the donors. With
 devices and without any option of memory no memory is borrowed. OpenCL devices are the program's
-first platform, Venice; if one is lost its calls fail, and the program goes on. The exit code is the program's. --stats prints a summary on stderr at the end.";
+first platform, Venice; CUDA devices those of the driver API (libcuda.so.1). If one is lost its
+calls fail, and the program goes on. The exit code is the program's. --stats prints a summary on
+stderr at the end.";
 
 pub(super) const HELP_MAIN: &str = "\
 EXAMPLES:

@@ -22,8 +22,9 @@ use venice_cli::failure::Usage;
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
     /// Accelerators to get, the same as --with accelerator=N. OpenCL devices are one platform of the
-    /// program, beside its local ones. With an option of memory both are granted or nothing, and the
-    /// memory near them; without one no memory is borrowed
+    /// program, beside its local ones; CUDA devices are those of its driver library, without local
+    /// ones. With an option of memory both are granted or nothing, and the memory near them; without
+    /// one no memory is borrowed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) accelerators: Option<u32>,
     /// Capabilities that each of them must have, with commas: opencl,fp64,images (`venice
