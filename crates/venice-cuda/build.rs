@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 /// Functions whose first form takes the same arguments as the second one.
-const UNCHANGED: [&str; 9] = [
+const UNCHANGED: [&str; 10] = [
     "cuCtxDestroy_v2",
     "cuCtxPopCurrent_v2",
     "cuCtxPushCurrent_v2",
@@ -12,6 +12,7 @@ const UNCHANGED: [&str; 9] = [
     "cuDevicePrimaryCtxReset_v2",
     "cuDevicePrimaryCtxSetFlags_v2",
     "cuEventDestroy_v2",
+    "cuGraphInstantiate_v2",
     "cuMemHostRegister_v2",
     "cuStreamDestroy_v2",
 ];

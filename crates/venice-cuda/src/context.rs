@@ -82,7 +82,10 @@ fn release(context: usize, link: &Link) {
             | Object::Library(_)
             | Object::Kernel(_)
             | Object::Linker(_)
-            | Object::Pool(_) => {}
+            | Object::Pool(_)
+            | Object::Graph(_)
+            | Object::Node(_)
+            | Object::Exec(_) => {}
             Object::Module(module) => link.stream.release(module.id),
             Object::Stream(stream) => link.stream.release(stream.id),
             Object::Event(event) => link.stream.release(event.id),

@@ -13,7 +13,8 @@ use crate::context::current;
 use crate::link::Link;
 use crate::stream::id_of;
 
-type HostFunction = unsafe extern "C" fn(*mut c_void);
+/// Function of the program with its argument.
+pub type HostFunction = unsafe extern "C" fn(*mut c_void);
 type StreamCallback = unsafe extern "C" fn(usize, Code, *mut c_void);
 
 /// A function with its argument.
@@ -151,9 +152,17 @@ fn enqueue(stream: usize, function: Function) -> Done {
     link.submit(&Command::Gate { stream: id, gate })
 }
 
+/// Has a stream of the current device call a function with an argument.
+///
+/// # Errors
+/// There is no such stream.
+pub fn call_in_order(stream: usize, function: HostFunction, data: usize) -> Done {
+    enqueue(stream, Function::Host(function, data))
+}
+
 exported! {
     fn cuLaunchHostFunc(stream: usize, function: Option<HostFunction>, data: *mut c_void) {
-        enqueue(stream, Function::Host(function.ok_or(INVALID_VALUE)?, data as usize))
+        call_in_order(stream, function.ok_or(INVALID_VALUE)?, data as usize)
     }
 
     fn cuStreamAddCallback(

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use crate::call::{Done, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE};
 use crate::context::Context;
+use crate::graph::{Exec, Graph, Node};
 use crate::library::{Kernel, Library};
 use crate::link_images::Linker;
 use crate::module::{Function, Module};
@@ -24,6 +25,9 @@ pub enum Object {
     Kernel(Arc<Kernel>),
     Linker(Arc<Linker>),
     Pool(Arc<Pool>),
+    Graph(Arc<Graph>),
+    Node(Arc<Node>),
+    Exec(Arc<Exec>),
 }
 
 static OBJECTS: LazyLock<RwLock<HashMap<usize, Object>>> = LazyLock::new(RwLock::default);
@@ -53,7 +57,10 @@ pub fn remove_of(context: usize) -> Vec<Object> {
         | Object::Library(_)
         | Object::Kernel(_)
         | Object::Linker(_)
-        | Object::Pool(_) => false,
+        | Object::Pool(_)
+        | Object::Graph(_)
+        | Object::Node(_)
+        | Object::Exec(_) => false,
         Object::Module(module) => module.context == context,
         Object::Function(function) => function.context == context,
         Object::Stream(stream) => stream.context == context,
@@ -91,4 +98,10 @@ finders! {
     linker: Linker, INVALID_HANDLE;
     /// Finds a pool.
     pool: Pool, INVALID_VALUE;
+    /// Finds a graph.
+    graph: Graph, INVALID_VALUE;
+    /// Finds a node of a graph.
+    node: Node, INVALID_VALUE;
+    /// Finds a graph that can be launched.
+    exec: Exec, INVALID_VALUE;
 }

@@ -1,6 +1,7 @@
 //! Launches.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use venice_accel::cuda::wire::{CARRIED_ATTRIBUTES, Command, IGNORED_ATTRIBUTE, LaunchAttribute};
 
@@ -32,13 +33,44 @@ struct Attribute {
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Config {
+pub struct Config {
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared: c_uint,
+    pub stream: usize,
+    attributes: *const Attribute,
+    count: c_uint,
+}
+
+impl Config {
+    /// Returns one without attributes.
+    pub fn new(grid: [c_uint; 3], block: [c_uint; 3], shared: c_uint, stream: usize) -> Self {
+        Self { grid, block, shared, stream, attributes: std::ptr::null(), count: 0 }
+    }
+}
+
+/// A launch that has been checked.
+#[derive(Clone)]
+pub struct Launch {
+    function: Arc<Function>,
     grid: [c_uint; 3],
     block: [c_uint; 3],
     shared: c_uint,
-    stream: usize,
-    attributes: *const Attribute,
-    count: c_uint,
+    attributes: Vec<LaunchAttribute>,
+    parameters: Vec<u8>,
+}
+
+impl Launch {
+    /// Returns the command, for a stream.
+    pub fn command(&self, stream: u64) -> Command<'_> {
+        let &Self { grid, block, shared, .. } = self;
+        let (function, parameters) = (self.function.number, &self.parameters[..]);
+        if self.attributes.is_empty() {
+            return Command::Launch { function, grid, block, shared, stream, parameters };
+        }
+        let attributes = self.attributes.clone();
+        Command::LaunchWith { function, grid, block, shared, stream, attributes, parameters }
+    }
 }
 
 /// Collects parameters at their offsets, from pointers to them or from the buffer of `extra`.
@@ -87,6 +119,41 @@ unsafe fn collect(
     Ok(all)
 }
 
+/// Checks a launch on the current device.
+///
+/// # Safety
+/// The arguments of `cuLaunchKernelEx`.
+pub unsafe fn prepare(
+    function: usize,
+    config: &Config,
+    attributes: Vec<LaunchAttribute>,
+    pointers: *mut *mut u8,
+    extra: *mut *mut c_void,
+) -> Done<Launch> {
+    let device = current()?.device;
+    let function = function_on(function, device)?;
+    let &Config { grid, block, shared, .. } = config;
+    let is_within = |all: [c_uint; 3], limits: [c_int; 3]| {
+        all.iter().zip(limits).all(|(size, limit)| {
+            let limit = device.attribute(limit).unwrap_or(c_int::MAX);
+            *size > 0 && i64::from(*size) <= i64::from(limit)
+        })
+    };
+    let threads: u64 = block.iter().map(|it| u64::from(*it)).product();
+    let most = function.attribute(FUNCTION_THREADS).or(device.attribute(MAX_THREADS));
+    let most_shared = function.attribute(FUNCTION_SHARED).unwrap_or(c_int::MAX);
+    if !is_within(grid, MAX_GRID)
+        || !is_within(block, MAX_BLOCK)
+        || threads > most.and_then(|it| u64::try_from(it).ok()).unwrap_or(u64::MAX)
+        || i64::from(shared) > i64::from(most_shared)
+    {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: promised by the caller.
+    let parameters = unsafe { collect(&function, pointers, extra) }?;
+    Ok(Launch { function, grid, block, shared, attributes, parameters })
+}
+
 /// Launches a kernel.
 ///
 /// # Safety
@@ -99,40 +166,10 @@ unsafe fn launch(
     extra: *mut *mut c_void,
 ) -> Done {
     let current = current()?;
-    let function = function_on(function, current.device)?;
-    let &Config { grid, block, shared, .. } = config;
-    let is_within = |all: [c_uint; 3], limits: [c_int; 3]| {
-        all.iter().zip(limits).all(|(size, limit)| {
-            let limit = current.device.attribute(limit).unwrap_or(c_int::MAX);
-            *size > 0 && i64::from(*size) <= i64::from(limit)
-        })
-    };
-    let threads: u64 = block.iter().map(|it| u64::from(*it)).product();
-    let most = function.attribute(FUNCTION_THREADS).or(current.device.attribute(MAX_THREADS));
-    let most_shared = function.attribute(FUNCTION_SHARED).unwrap_or(c_int::MAX);
-    if !is_within(grid, MAX_GRID)
-        || !is_within(block, MAX_BLOCK)
-        || threads > most.and_then(|it| u64::try_from(it).ok()).unwrap_or(u64::MAX)
-        || i64::from(shared) > i64::from(most_shared)
-    {
-        return Err(INVALID_VALUE);
-    }
-    let stream = id_of(&current, config.stream)?;
     // SAFETY: promised by the caller.
-    let parameters = unsafe { collect(&function, pointers, extra) }?;
-    let (number, parameters) = (function.number, &parameters[..]);
-    current.link().submit(&match attributes.is_empty() {
-        true => Command::Launch { function: number, grid, block, shared, stream, parameters },
-        false => Command::LaunchWith {
-            function: number,
-            grid,
-            block,
-            shared,
-            stream,
-            attributes,
-            parameters,
-        },
-    })
+    let launch = unsafe { prepare(function, config, attributes, pointers, extra) }?;
+    let stream = id_of(&current, config.stream)?;
+    current.link().submit(&launch.command(stream))
 }
 
 /// Returns the attributes of a launch that the donor is told.
@@ -174,8 +211,7 @@ exported! {
         extra: *mut *mut c_void,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let config =
-            Config { grid, block, shared, stream, attributes: std::ptr::null(), count: 0 };
+        let config = Config::new(grid, block, shared, stream);
         // SAFETY: the program passes what the API asks for, here and below.
         unsafe { launch(function, &config, Vec::new(), pointers, extra) }
     }
@@ -207,8 +243,7 @@ exported! {
         pointers: *mut *mut u8,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let config =
-            Config { grid, block, shared, stream, attributes: std::ptr::null(), count: 0 };
+        let config = Config::new(grid, block, shared, stream);
         let mut value = [0; 64];
         value[0] = 1;
         let attributes = vec![LaunchAttribute { name: COOPERATIVE, value }];

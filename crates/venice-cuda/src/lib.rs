@@ -10,7 +10,7 @@
 //! | `link`, `gates`, `addresses` | the session with a donor, copies on their way, functions of the program that streams call, addresses that no other memory has |
 //! | `device`, `context`, `stream` | devices, contexts, streams and events |
 //! | `memory`, `rows`, `pool` | memory, copies and fills |
-//! | `module`, `link_images`, `library`, `launch`, `occupancy` | kernels |
+//! | `module`, `link_images`, `library`, `launch`, `occupancy`, `graph` | kernels |
 //! | `nvml` | the management library |
 #![allow(non_snake_case, reason = "names of the CUDA driver API")]
 
@@ -20,6 +20,7 @@ mod context;
 mod device;
 mod functions;
 mod gates;
+mod graph;
 mod handle;
 mod launch;
 mod library;

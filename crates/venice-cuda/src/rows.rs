@@ -43,7 +43,7 @@ struct Copy2 {
 /// Side of `CUDA_MEMCPY3D`, and of `CUDA_MEMCPY3D_PEER`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Side3 {
+pub struct Side3 {
     x: usize,
     y: usize,
     z: usize,
@@ -61,7 +61,7 @@ struct Side3 {
 /// `CUDA_MEMCPY3D`, and `CUDA_MEMCPY3D_PEER`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Copy3 {
+pub struct Copy3 {
     from: Side3,
     to: Side3,
     width: usize,
@@ -224,7 +224,38 @@ fn copy_layer(
     Ok(())
 }
 
-fn copy(copy: &Copy3, stream: usize, ends: bool) -> Done {
+/// Returns the commands of a copy within a device; `None`: the program has a part in it.
+///
+/// # Errors
+/// As of the copy.
+pub fn commands_within(copy: &Copy3) -> Done<Option<Vec<Command<'static>>>> {
+    let shape = Shape { width: copy.width, height: copy.height, depth: copy.depth };
+    if shape.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
+    let (to, from) = (Side::of(&copy.to, shape)?, Side::of(&copy.from, shape)?);
+    let layer = |layer: usize| match (to.row(layer, 0), from.row(layer, 0)) {
+        (Spot::Device(target, at), Spot::Device(source, address))
+            if target.number == source.number =>
+        {
+            Some(Command::CopyRows {
+                stream: 0,
+                to: Rows { at, pitch: to.pitch as u64 },
+                from: Rows { at: address, pitch: from.pitch as u64 },
+                width: copy.width as u64,
+                rows: copy.height as u64,
+            })
+        }
+        _ => None,
+    };
+    Ok((0..copy.depth).map(layer).collect())
+}
+
+/// Copies rows. Whether they have been copied when it returns is as for [`transfer`].
+///
+/// # Errors
+/// Arrays are refused; memory of a device has to hold all rows.
+pub fn copy(copy: &Copy3, stream: usize, ends: bool) -> Done {
     let shape = Shape { width: copy.width, height: copy.height, depth: copy.depth };
     current()?;
     if shape.is_empty() {

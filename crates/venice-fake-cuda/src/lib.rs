@@ -13,6 +13,7 @@
 
 mod device;
 mod engine;
+mod graph;
 mod kernel;
 mod launch;
 mod library;
@@ -91,6 +92,7 @@ unsafe fn find(name: *const c_char, into: *mut *mut c_void) -> Result<(), Code> 
     let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_str().map_err(|_| NOT_FOUND)?;
     let lists = [
         device::functions(),
+        graph::functions(),
         launch::functions(),
         library::functions(),
         memory::functions(),

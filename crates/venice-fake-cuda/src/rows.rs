@@ -33,7 +33,7 @@ struct Copy2 {
 /// Side of a copy in three dimensions.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Side3 {
+pub struct Side3 {
     x: usize,
     y: usize,
     z: usize,
@@ -50,7 +50,7 @@ struct Side3 {
 /// `CUDA_MEMCPY3D`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Copy3 {
+pub struct Copy3 {
     from: Side3,
     to: Side3,
     width: usize,
@@ -116,7 +116,7 @@ fn copy2(copy: *const Copy2, stream: usize) -> Result<(), Code> {
     run(stream, (0..copy.height).map(pair).collect::<Result<_, Code>>()?, copy.width)
 }
 
-fn copy3(copy: *const Copy3, stream: usize) -> Result<(), Code> {
+pub fn copy3(copy: *const Copy3, stream: usize) -> Result<(), Code> {
     if copy.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -131,7 +131,7 @@ fn copy3(copy: *const Copy3, stream: usize) -> Result<(), Code> {
     run(stream, places.map(pair).collect::<Result<_, Code>>()?, copy.width)
 }
 
-fn fill_rows(
+pub fn fill_rows(
     stream: usize,
     (to, pitch): (u64, usize),
     unit: &[u8],

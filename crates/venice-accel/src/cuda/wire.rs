@@ -461,6 +461,22 @@ messages! {
             /// Number of the gate.
             gate: u64,
         },
+        /// Keeps commands for repetition: launches, copies within the device and fills.
+        Define = 22 {
+            /// Id of the sequence.
+            sequence: u64,
+            /// True if former commands of this id are forgotten; else these follow them.
+            is_first: bool,
+            /// The commands, one behind the other.
+            commands: &'a [u8],
+        },
+        /// Carries out a sequence.
+        Replay = 23 {
+            /// Id of the sequence.
+            sequence: u64,
+            /// Stream, in the place of those in the commands.
+            stream: u64,
+        },
     }
 
     /// What the host tells without being asked.
@@ -479,6 +495,23 @@ messages! {
             /// Code of a gate that nothing gets to.
             status: i32,
         },
+    }
+}
+
+impl Command<'_> {
+    /// Puts a command that sequences have into another stream; false: they do not have it.
+    pub fn put_into(&mut self, other: u64) -> bool {
+        match self {
+            Self::Launch { stream, .. }
+            | Self::LaunchWith { stream, .. }
+            | Self::Copy { stream, .. }
+            | Self::CopyRows { stream, .. }
+            | Self::Fill { stream, .. } => {
+                *stream = other;
+                true
+            }
+            _ => false,
+        }
     }
 }
 

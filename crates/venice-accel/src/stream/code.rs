@@ -22,6 +22,11 @@ impl<'a> Reader<'a> {
         self.left.is_empty()
     }
 
+    /// Returns the bytes that are left.
+    pub fn left(&self) -> usize {
+        self.left.len()
+    }
+
     /// Takes a value.
     ///
     /// # Errors

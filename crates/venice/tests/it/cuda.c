@@ -1,7 +1,7 @@
 // A program of the CUDA driver API, for the tests: the same output on any device.
 //
 //   cuda streams|large|errors|fault|hold|asked|rows|pool|calls|images|launches|nonsense|peers|slow|half|
-//        refused
+//        refused|threads|graphs
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -36,9 +36,9 @@ static const char *named(code result) {
 
 #define CHECK(name, ...)                                                       \
     do {                                                                       \
-        code result = CALL(name, __VA_ARGS__);                                 \
-        if (result) {                                                          \
-            printf("%s: %s\n", #name, named(result));                          \
+        code outcome = CALL(name, __VA_ARGS__);                                \
+        if (outcome) {                                                         \
+            printf("%s: %s\n", #name, named(outcome));                         \
             exit(1);                                                           \
         }                                                                      \
     } while (0)
@@ -705,16 +705,169 @@ static void hold(void) {
 
 // What no device of another node can do.
 static void refused(void) {
-    handle graph;
+    handle stream = NULL;
     address memory;
     const void *table = NULL;
     static const unsigned char id[16] = {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a,
                                          0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9};
     TELL(cuMemAllocManaged, &memory, (size_t)64, 1);
     TELL(cuMemAllocManaged, &memory, (size_t)64, 1);
-    TELL(cuGraphCreate, &graph, 0);
+    TELL(cuStreamBeginCapture_v2, stream, 0);
     TELL(cuGetExportTable, &table, id);
     TELL(cuGetExportTable, &table, id);
+}
+
+static void note(void *data) { ++*(volatile int *)data; }
+
+typedef struct {
+    handle function;
+    unsigned grid[3], block[3], shared;
+    void **parameters, **extra;
+    handle kernel, context;
+} kernel_node;
+typedef struct {
+    address to;
+    size_t pitch;
+    unsigned value, unit;
+    size_t width, height;
+} memset_node;
+typedef struct {
+    void (*function)(void *);
+    void *data;
+} host_node;
+
+// A graph: fills and adds on the device, then a function, then a copy to the program.
+static void graphs(void) {
+    enum { MANY = 1000 };
+    handle graph, inner, exec, other, node[6], more[300], stream;
+    address x, y;
+    int many = MANY, kind = -1;
+    size_t count = 0;
+    float factor = 3, *host;
+    CHECK(cuStreamCreate, &stream, 1);
+    CHECK(cuMemAlloc_v2, &x, (size_t)(4 * MANY));
+    CHECK(cuMemAlloc_v2, &y, (size_t)(4 * MANY));
+    CHECK(cuMemHostAlloc, (void **)&host, (size_t)(4 * MANY), 0);
+    CHECK(cuGraphCreate, &graph, 0);
+    memset_node ones = {x, 0, 0x3f800000, 4, MANY, 1};
+    memset_node twos = {y, 2000, 0x40000000, 4, MANY / 2, 2};
+    void *scales[] = {&factor, &x, &y, &many};
+    kernel_node scale = {saxpy, {4, 1, 1}, {256, 1, 1}, 0, scales, NULL, NULL, NULL};
+    copy3 down = {{.kind = 2, .device = y, .pitch = 4 * MANY}, {.kind = 1, .host = host, .pitch = 4 * MANY},
+                  4 * MANY, 1, 1};
+    static int notes;
+    host_node call = {note, &notes};
+    // The kernel is there before what it depends on.
+    CHECK(cuGraphAddKernelNode_v2, &node[2], graph, NULL, (size_t)0, &scale);
+    CHECK(cuGraphAddMemsetNode, &node[0], graph, NULL, (size_t)0, &ones, NULL);
+    CHECK(cuGraphAddMemsetNode, &node[1], graph, NULL, (size_t)0, &twos, NULL);
+    CHECK(cuGraphAddDependencies, graph, node, (handle[]){node[2], node[2]}, (size_t)1);
+    CHECK(cuGraphAddDependencies, graph, node + 1, node + 2, (size_t)1);
+    CHECK(cuGraphAddHostNode, &node[3], graph, node + 2, (size_t)1, &call);
+    CHECK(cuGraphAddMemcpyNode, &node[4], graph, node + 3, (size_t)1, &down, NULL);
+    CHECK(cuGraphAddEmptyNode, &node[5], graph, node + 4, (size_t)1);
+    CHECK(cuGraphGetNodes, graph, NULL, &count);
+    CHECK(cuGraphNodeGetType, node[3], &kind);
+    printf("%zu nodes, type %d\n", count, kind);
+    CHECK(cuGraphInstantiate_v2, &exec, graph, NULL, NULL, (size_t)0);
+    for (int round = 0; round < 20; round++) {
+        memset(host, 0, 4 * MANY);
+        CHECK(cuGraphLaunch, exec, stream);
+        CHECK(cuStreamSynchronize, stream);
+        if (host[0] != 5 || host[MANY - 1] != 5 || notes != round + 1)
+            printf("round %d: %f %f %d\n", round, host[0], host[MANY - 1], notes);
+    }
+    // Other parameters, for what is launched from now on.
+    factor = 10;
+    CHECK(cuGraphExecKernelNodeSetParams_v2, exec, node[2], &scale);
+    CHECK(cuGraphLaunch, exec, stream);
+    CHECK(cuStreamSynchronize, stream);
+    printf("%.1f\n", host[7]);
+    TELL(cuGraphExecKernelNodeSetParams_v2, exec, (handle)0x7777, &scale);
+    // A graph in another one, and a long one.
+    CHECK(cuGraphCreate, &inner, 0);
+    factor = 1;
+    for (int at = 0; at < 300; at++)
+        CHECK(cuGraphAddKernelNode_v2, &more[at], inner, more + at - 1, (size_t)(at > 0), &scale);
+    CHECK(cuGraphAddChildGraphNode, &node[5], inner, more + 299, (size_t)1, graph);
+    for (int at = 0; at < 2; at++)
+        CHECK(cuGraphAddKernelNode_v2, &more[at], inner, node + 5, (size_t)1, &scale);
+    CHECK(cuGraphInstantiateWithFlags, &other, inner, 0ull);
+    for (int round = 0; round < 3; round++)
+        CHECK(cuGraphLaunch, other, stream);
+    CHECK(cuMemcpyDtoHAsync_v2, host, y, (size_t)(4 * MANY), stream);
+    CHECK(cuStreamSynchronize, stream);
+    printf("%.1f, %d notes\n", host[500], notes);
+    // In a circle.
+    CHECK(cuGraphAddDependencies, graph, node + 4, node, (size_t)1);
+    TELL(cuGraphInstantiateWithFlags, &other, graph, 0ull);
+    CHECK(cuGraphExecDestroy, exec);
+    TELL(cuGraphLaunch, exec, stream);
+    CHECK(cuGraphDestroy, graph);
+    TELL(cuGraphDestroy, graph);
+}
+
+enum { THREADS = 6 };
+
+// Allocates, copies, computes, calls back and frees, with a stream of its own.
+static void *work(void *number) {
+    size_t own = (size_t)number;
+    static const char text[] = ".version 8.0\n.entry saxpy\n";
+    handle stream, event, loaded, function;
+    address x, y;
+    float *host, factor = 2;
+    int count = 5000, notes = 0;
+    CHECK(cuCtxSetCurrent, context);
+    CHECK(cuStreamCreate, &stream, (unsigned)own % 2);
+    CHECK(cuEventCreate, &event, 0);
+    CHECK(cuMemHostAlloc, (void **)&host, (size_t)(4 * count), 0);
+    for (int round = 0; round < 25; round++) {
+        size_t len = 4 * (size_t)count;
+        CHECK(cuModuleLoadData, &loaded, text);
+        CHECK(cuModuleGetFunction, &function, loaded, "saxpy");
+        CHECK(cuMemAllocAsync, &x, len, stream);
+        CHECK(cuMemAlloc_v2, &y, len);
+        for (int at = 0; at < count; at++)
+            host[at] = (float)(at + round + (int)own);
+        CHECK(cuMemcpyHtoDAsync_v2, x, host, len, stream);
+        CHECK(cuMemcpyDtoDAsync_v2, y, x, len, stream);
+        void *parameters[] = {&factor, &x, &y, &count};
+        launch(function, (unsigned)count, stream, parameters);
+        CHECK(cuEventRecord, event, stream);
+        CHECK(cuLaunchHostFunc, stream, note, &notes);
+        CHECK(cuMemcpyDtoHAsync_v2, host, y, len, stream);
+        if (round % 3 == 0)
+            CHECK(cuEventSynchronize, event);
+        CHECK(cuStreamSynchronize, stream);
+        for (int at = 0; at < count; at++)
+            if (host[at] != 3 * (float)(at + round + (int)own)) {
+                printf("thread %zu, round %d: %f at %d\n", own, round, host[at], at);
+                return NULL;
+            }
+        CHECK(cuMemFreeAsync, x, stream);
+        CHECK(cuMemFree_v2, y);
+        CHECK(cuModuleUnload, loaded);
+    }
+    CHECK(cuMemFreeHost, host);
+    CHECK(cuEventDestroy_v2, event);
+    CHECK(cuStreamDestroy_v2, stream);
+    if (notes != 25)
+        printf("thread %zu: %d notes\n", own, notes);
+    return NULL;
+}
+
+// Threads that use the device at once.
+static void threads(void) {
+    pthread_t all[THREADS];
+    for (size_t at = 0; at < THREADS; at++)
+        pthread_create(&all[at], NULL, work, (void *)at);
+    for (size_t at = 0; at < THREADS; at++)
+        pthread_join(all[at], NULL);
+    size_t free = 0, total = 0;
+    CHECK(cuCtxSynchronize);
+    CHECK(cuMemGetInfo_v2, &free, &total);
+    // The module's variable is no part of what is granted.
+    printf("%s\n", total - free <= 4 ? "all is free" : "something is not free");
 }
 
 // Goes on with one device when the other one is lost.
@@ -743,7 +896,8 @@ int main(int count, char **words) {
                {"hold", hold},       {"asked", asked},       {"rows", rows},         {"pool", pool},
                {"calls", calls},     {"images", images},     {"launches", launches}, {"nonsense", nonsense},
                {"peers", peers},     {"slow", slow},         {"half", half},
-               {"refused", refused}};
+               {"refused", refused}, {"threads", threads},
+               {"graphs", graphs}};
     const char *what = count > 1 ? words[1] : "streams";
     start();
     for (size_t at = 0; at < sizeof all / sizeof *all; at++)

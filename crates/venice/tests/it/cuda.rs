@@ -74,9 +74,9 @@ fn run_directly(place: &Place, files: &Files, what: &str) -> String {
 }
 
 /// Parts of the program for one device.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 14] = [
     "streams", "large", "errors", "fault", "asked", "rows", "pool", "calls", "images", "launches",
-    "nonsense", "slow",
+    "nonsense", "slow", "threads", "graphs",
 ];
 
 #[test]
@@ -115,7 +115,9 @@ fn refusal_is_said_once() {
     let said = run_granted(&place, &files, "1", &[files.program.to_str().unwrap(), "refused"]);
     let said = said.expect(0);
     assert_eq!(said.out.matches("CUDA_ERROR_NOT_SUPPORTED").count(), 5, "{}", said.out);
-    for name in ["cuMemAllocManaged", "cuGraphCreate", "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9"] {
+    for name in
+        ["cuMemAllocManaged", "cuStreamBeginCapture_v2", "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9"]
+    {
         assert_eq!(said.err.matches(name).count(), 1, "{name}: {}", said.err);
     }
 }

@@ -137,6 +137,14 @@ fn bad_commands(at: u64, bytes: u64) -> Vec<Command<'static>> {
         Command::SetLimit { limit: i32::MAX, value: u64::MAX },
         Command::Gate { stream: 99, gate: 1 },
         Command::Open { gate: FAR },
+        Command::Replay { sequence: FAR, stream: 0 },
+        // No commands, and one that repeats itself.
+        Command::Define { sequence: 3, is_first: true, commands: &[9; 9] },
+        Command::Define {
+            sequence: 3,
+            is_first: false,
+            commands: &[23, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        },
         Command::WriteFrom { stream: 0, to: at, place: wild.clone(), done: 1 },
         Command::Read { stream: 0, from: at, place: wild.clone(), done: 2 },
         Command::WriteRows { stream: 0, to: rows(at, 0), width: 0, place: wild.clone(), done: 3 },

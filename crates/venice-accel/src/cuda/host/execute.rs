@@ -12,7 +12,7 @@ use super::waits::{Reply, Target};
 use super::{Cuda, INVALID_VALUE, MAX_OBJECTS, code_of};
 use crate::cuda::library::{CudaError, LaunchAttributeRaw, LaunchConfig, RowCopy, RowSide, call};
 use crate::cuda::wire::{
-    Awaited, CARRIED_ATTRIBUTES, Command, LaunchAttribute, Place, Rows, decode, encode,
+    Awaited, CARRIED_ATTRIBUTES, Command, LaunchAttribute, Place, Reader, Rows, decode, encode,
 };
 
 /// Flag of an event without times.
@@ -132,6 +132,10 @@ impl Cuda {
                 gate.ok_or(INVALID_HANDLE)?.open();
                 Ok(())
             }
+            Command::Define { sequence, is_first, commands } => {
+                self.define(connection, sequence, is_first, commands)
+            }
+            Command::Replay { sequence, stream } => self.replay(connection, sequence, stream),
             Command::CreateStream { .. }
             | Command::CreateEvent { .. }
             | Command::Record { .. }
@@ -265,6 +269,47 @@ impl Cuda {
         self.watch(connection, id, Reply::Notice(number)).map_err(|(code, _)| code)
     }
 
+    /// Keeps commands for repetition.
+    fn define(
+        &mut self,
+        connection: ConnectionId,
+        sequence: u64,
+        is_first: bool,
+        commands: &[u8],
+    ) -> Done {
+        let mut reader = Reader::new(commands);
+        while !reader.is_at_end() {
+            let command = reader.take::<Command<'_>>();
+            if !command.is_ok_and(|mut it| it.put_into(0)) {
+                return Err(INVALID_VALUE);
+            }
+        }
+        let objects = self.objects_mut(connection)?;
+        if is_first {
+            objects.remove_sequence(sequence);
+        }
+        let has_room = objects.count() < MAX_OBJECTS;
+        if has_room && objects.add_to_sequence(sequence, commands) {
+            Ok(())
+        } else {
+            Err(OUT_OF_MEMORY)
+        }
+    }
+
+    /// Carries kept commands out, up to one that fails.
+    fn replay(&mut self, connection: ConnectionId, sequence: u64, stream: u64) -> Done {
+        let commands = self.objects(connection)?.sequence(sequence).ok_or(INVALID_HANDLE)?;
+        let mut reader = Reader::new(&commands);
+        while !reader.is_at_end() {
+            let mut command = reader.take::<Command<'_>>().map_err(|_| INVALID_VALUE)?;
+            if !command.put_into(stream) {
+                return Err(INVALID_VALUE);
+            }
+            self.execute(connection, &command)?;
+        }
+        Ok(())
+    }
+
     fn release(&mut self, connection: ConnectionId, id: u64) -> Done {
         let library = self.library;
         let objects = self.objects_mut(connection)?;
@@ -275,6 +320,9 @@ impl Cuda {
             objects.remove_globals_of(id);
             self.kernels.retain(|_, it| it.connection != connection || it.module != id);
             return done(call!(library, cuModuleUnload(raw)));
+        }
+        if objects.remove_sequence(id) {
+            return Ok(());
         }
         objects.events.remove(&id).map(drop).ok_or(INVALID_HANDLE)
     }

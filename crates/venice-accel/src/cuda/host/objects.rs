@@ -8,6 +8,9 @@ use venice_service::ConnectionId;
 use super::gates::Gate;
 use crate::cuda::library::{Library, call};
 
+/// Longest sequences of a connection, in bytes of commands.
+const MAX_SEQUENCE_BYTES: usize = 64 << 20;
+
 /// An event of the driver, destroyed when nothing uses it any more.
 #[derive(Debug)]
 pub(super) struct OwnedEvent {
@@ -52,6 +55,9 @@ pub(super) struct Objects {
     pub(super) events: BTreeMap<u64, Event>,
     pub(super) modules: BTreeMap<u64, usize>,
     pub(super) gates: BTreeMap<u64, Arc<Gate>>,
+    /// Encoded commands of sequences.
+    sequences: BTreeMap<u64, Arc<Vec<u8>>>,
+    sequence_bytes: usize,
     memory: BTreeMap<u64, u64>,
     memory_bytes: u64,
     /// Module and length of global variables that were asked for.
@@ -61,7 +67,31 @@ pub(super) struct Objects {
 impl Objects {
     /// Returns the number of objects that cost memory of the host.
     pub(super) fn count(&self) -> usize {
-        self.streams.len() + self.events.len() + self.modules.len() + self.gates.len()
+        let others = self.gates.len() + self.sequences.len();
+        self.streams.len() + self.events.len() + self.modules.len() + others
+    }
+
+    /// Returns the commands of a sequence.
+    pub(super) fn sequence(&self, id: u64) -> Option<Arc<Vec<u8>>> {
+        self.sequences.get(&id).cloned()
+    }
+
+    /// Forgets a sequence; false if there is none.
+    pub(super) fn remove_sequence(&mut self, id: u64) -> bool {
+        let Some(former) = self.sequences.remove(&id) else { return false };
+        self.sequence_bytes -= former.len();
+        true
+    }
+
+    /// Adds commands to a sequence; false if all of them are too long.
+    pub(super) fn add_to_sequence(&mut self, id: u64, commands: &[u8]) -> bool {
+        if self.sequence_bytes + commands.len() > MAX_SEQUENCE_BYTES {
+            return false;
+        }
+        self.sequence_bytes += commands.len();
+        let its = self.sequences.entry(id).or_default();
+        Arc::make_mut(its).extend_from_slice(commands);
+        true
     }
 
     /// Returns the bytes of memory.
