@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Unit of reservations: drivers divide such pieces among small allocations.
-const GRANULE: u64 = 2 << 20;
+pub const GRANULE: u64 = 2 << 20;
 
 /// Owner and number of allocations of each reserved granule.
 static RESERVED: Mutex<BTreeMap<u64, (u64, u64)>> = Mutex::new(BTreeMap::new());

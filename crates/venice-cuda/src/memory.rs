@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use venice_accel::cuda::wire::{Allocated, Command, encode, opcode};
 
+use crate::addresses;
 use crate::call::*;
 use crate::context::{Current, current};
 use crate::device::{Device, devices, owner};
@@ -216,11 +217,13 @@ pub fn allocate(
     current: &Current,
     bytes: u64,
     pool: usize,
-    mut ask: impl FnMut() -> Done<Allocated>,
+    mut ask: impl FnMut(u64) -> Done<Allocated>,
 ) -> Done<u64> {
     let (link, mut in_vain) = (current.link(), Vec::new());
     let made = loop {
-        let made = match ask() {
+        // Small allocations come from the same piece of addresses again and again.
+        let asked = if in_vain.is_empty() { bytes } else { bytes.max(addresses::GRANULE) };
+        let made = match ask(asked) {
             Ok(made) if made.status == SUCCESS => made.address,
             Ok(made) => break Err(made.status),
             Err(code) => break Err(code),
@@ -248,7 +251,7 @@ fn allocate_now(len: usize) -> Done<u64> {
         return Err(INVALID_VALUE);
     }
     let bytes = len as u64;
-    allocate(&current, bytes, 0, || {
+    allocate(&current, bytes, 0, |bytes| {
         let asked: Allocated = current.link().call(opcode::ALLOCATE, &encode(&bytes))?;
         if asked.status != OUT_OF_MEMORY || !current.link().pools().iter().any(|it| it.trim(0)) {
             return Ok(asked);

@@ -177,16 +177,14 @@ fn allocate_ordered(at: *mut u64, len: usize, pool: Option<usize>, stream: usize
             link.add_memory(address, allocation);
             address
         }
-        None => {
+        None => allocate(&current, bytes, number, |bytes| {
             let request = encode(&OrderedRequest { bytes, stream });
-            allocate(&current, bytes, number, || {
-                let asked: Allocated = link.call(opcode::ALLOCATE_ORDERED, &request)?;
-                if asked.status != OUT_OF_MEMORY || !link.pools().iter().any(|it| it.trim(0)) {
-                    return Ok(asked);
-                }
-                link.call(opcode::ALLOCATE_ORDERED, &request)
-            })?
-        }
+            let asked: Allocated = link.call(opcode::ALLOCATE_ORDERED, &request)?;
+            if asked.status != OUT_OF_MEMORY || !link.pools().iter().any(|it| it.trim(0)) {
+                return Ok(asked);
+            }
+            link.call(opcode::ALLOCATE_ORDERED, &request)
+        })?,
     };
     pool.note_used(bytes);
     // SAFETY: the program passes room for an address.

@@ -126,22 +126,25 @@ fn refusal_is_said_once() {
 fn killed_host_is_reported() {
     let place = Place::new();
     let Some(files) = files("killed_host_is_reported", &place) else { return };
-    rack(&place, &files, "shm");
-    let words = [&run_words("2"), &[files.program.to_str().unwrap(), "half"][..]].concat();
-    let mut running = Daemon::start_named(&place, "running", &words);
-    let log = place.file("running.log");
-    let said = || std::fs::read_to_string(&log).unwrap_or_default();
-    wait_until("it runs", || said().contains("running\n"));
-    // Its device 0 is node1's.
-    kill(host_pids(&place, "node1")[2]);
-    let killed = Instant::now();
-    wait_until("the program is told", || said().contains("CUDA_ERROR_DEVICE_UNAVAILABLE"));
-    assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
-    assert_eq!(wait(&mut running.0, &["run"]).code(), Some(0));
-    let said = said();
-    assert!(said.contains("of node1: its service has ended"), "{said}");
-    assert!(said.contains("the other one: 42"), "{said}");
-    assert_eq!(said.matches("CUDA_ERROR_DEVICE_UNAVAILABLE").count(), 2, "{said}");
+    for port in ["shm", "udp"] {
+        rack(&place, &files, port);
+        let words = [&run_words("2"), &[files.program.to_str().unwrap(), "half"][..]].concat();
+        let mut running = Daemon::start_named(&place, port, &words);
+        let log = place.file(&format!("{port}.log"));
+        let said = || std::fs::read_to_string(&log).unwrap_or_default();
+        wait_until("it runs", || said().contains("running\n"));
+        // Its device 0 is node1's.
+        kill(host_pids(&place, "node1")[2]);
+        let killed = Instant::now();
+        wait_until("the program is told", || said().contains("CUDA_ERROR_DEVICE_UNAVAILABLE"));
+        assert!(killed.elapsed() < Duration::from_secs(2), "{port}: {:?}", killed.elapsed());
+        assert_eq!(wait(&mut running.0, &["run"]).code(), Some(0));
+        let said = said();
+        assert!(said.contains("of node1: its service has ended"), "{said}");
+        assert!(said.contains("the other one: 42"), "{said}");
+        assert_eq!(said.matches("CUDA_ERROR_DEVICE_UNAVAILABLE").count(), 2, "{said}");
+        place.venice(&["down"]).expect(0);
+    }
 }
 
 #[test]
