@@ -28,6 +28,9 @@ const SHARED: c_int = 1;
 const MOST_DYNAMIC: c_int = 8;
 const SETTABLE: std::ops::RangeInclusive<c_int> = MOST_DYNAMIC..=14;
 
+/// Longest parameters of a kernel in bytes, whatever a donor says.
+const MAX_PARAMETER_BYTES: u64 = 64 << 10;
+
 /// A module.
 pub struct Module {
     pub id: u64,
@@ -213,8 +216,12 @@ pub fn load_image(
     }
     let (mut functions, mut made) = (Vec::new(), Vec::new());
     for FunctionInfo { name, number, parameters, attributes } in loaded.functions {
-        let end = |it: &Place| (it.offset + it.bytes) as usize;
+        let end = |it: &Place| it.offset.saturating_add(it.bytes);
         let bytes = parameters.iter().map(end).max().unwrap_or(0);
+        if bytes > MAX_PARAMETER_BYTES {
+            return Err(UNKNOWN);
+        }
+        let bytes = bytes as usize;
         let function = Arc::new(Function {
             context,
             device,

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use venice_accel::cuda::wire::opcode;
 
 use crate::call::{Done, put, put_text};
-use crate::device::{Device, devices};
+use crate::device::{Device, api_version, granted, uuid_text};
 
 /// Codes of NVML.
 const INVALID_ARGUMENT: c_int = 2;
@@ -22,21 +22,48 @@ struct Memory {
     used: u64,
 }
 
+/// Memory of a device, as `nvmlMemory_v2_t`.
+#[repr(C)]
+struct Memory2 {
+    version: c_uint,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+/// Place on the bus, as `nvmlPciInfo_t`.
+#[repr(C)]
+struct PciInfo {
+    old_bus_id: [u8; 16],
+    domain: c_uint,
+    bus: c_uint,
+    device: c_uint,
+    ids: [c_uint; 2],
+    bus_id: [u8; 32],
+}
+
+/// Attributes of devices: domain, bus and device on the PCI bus.
+const PCI: [c_int; 3] = [50, 33, 34];
+
 /// Handles are places from 1 on.
 fn device(handle: usize) -> Done<&'static Device> {
-    handle.checked_sub(1).and_then(|at| devices().get(at)).ok_or(INVALID_ARGUMENT)
+    handle.checked_sub(1).and_then(|at| granted().get(at)).ok_or(INVALID_ARGUMENT)
 }
 
 fn handle(at: *mut usize, place: Option<usize>) -> Done {
-    let place = place.filter(|place| *place < devices().len()).ok_or(NOT_FOUND)?;
+    let place = place.filter(|place| *place < granted().len()).ok_or(NOT_FOUND)?;
     // SAFETY: the program passes room for a handle.
     unsafe { put(at, place + 1) }.map_err(|_| INVALID_ARGUMENT)
 }
 
 fn uuid(device: &Device) -> String {
-    let hex: String = device.link.description.uuid.iter().map(|it| format!("{it:02x}")).collect();
-    let (a, b, c, d, e) = (&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
-    format!("GPU-{a}-{b}-{c}-{d}-{e}")
+    uuid_text(&device.link.description.uuid)
+}
+
+/// Returns the place of a device. Variables that hide devices of CUDA hide none here.
+fn place_of(device: &Device) -> c_uint {
+    granted().iter().position(|it| std::ptr::eq(it, device)).map_or(0, |it| it as c_uint)
 }
 
 fn told(value: &str, at: *mut c_char, room: c_uint) -> Done {
@@ -46,17 +73,17 @@ fn told(value: &str, at: *mut c_char, room: c_uint) -> Done {
 
 crate::call::exported! {
     fn nvmlInit() {
-        devices();
+        granted();
         Ok(())
     }
 
     fn nvmlInit_v2() {
-        devices();
+        granted();
         Ok(())
     }
 
     fn nvmlInitWithFlags(_flags: c_uint) {
-        devices();
+        granted();
         Ok(())
     }
 
@@ -70,12 +97,12 @@ crate::call::exported! {
 
     fn nvmlDeviceGetCount(count: *mut c_uint) {
         // SAFETY: the program passes room for a result, here and below.
-        unsafe { put(count, devices().len() as c_uint) }.map_err(|_| INVALID_ARGUMENT)
+        unsafe { put(count, granted().len() as c_uint) }.map_err(|_| INVALID_ARGUMENT)
     }
 
     fn nvmlDeviceGetCount_v2(count: *mut c_uint) {
         // SAFETY: as above.
-        unsafe { put(count, devices().len() as c_uint) }.map_err(|_| INVALID_ARGUMENT)
+        unsafe { put(count, granted().len() as c_uint) }.map_err(|_| INVALID_ARGUMENT)
     }
 
     fn nvmlDeviceGetHandleByIndex(place: c_uint, at: *mut usize) {
@@ -89,13 +116,13 @@ crate::call::exported! {
     fn nvmlDeviceGetHandleByUUID(text: *const c_char, at: *mut usize) {
         // SAFETY: the program passes a string.
         let named = unsafe { crate::call::text(text) }.map_err(|_| INVALID_ARGUMENT)?;
-        handle(at, devices().iter().position(|it| uuid(it) == named))
+        handle(at, granted().iter().position(|it| uuid(it) == named))
     }
 
     fn nvmlDeviceGetIndex(handle: usize, place: *mut c_uint) {
         let device = device(handle)?;
         // SAFETY: as above.
-        unsafe { put(place, device.number as c_uint) }.map_err(|_| INVALID_ARGUMENT)
+        unsafe { put(place, place_of(device)) }.map_err(|_| INVALID_ARGUMENT)
     }
 
     fn nvmlDeviceGetName(handle: usize, at: *mut c_char, room: c_uint) {
@@ -115,6 +142,43 @@ crate::call::exported! {
         unsafe { put(at, memory) }.map_err(|_| INVALID_ARGUMENT)
     }
 
+    fn nvmlDeviceGetMemoryInfo_v2(handle: usize, at: *mut Memory2) {
+        let link = &device(handle)?.link;
+        // SAFETY: as above.
+        let at = unsafe { at.as_mut() }.ok_or(INVALID_ARGUMENT)?;
+        let free: u64 = link.call(opcode::FREE_BYTES, &[]).map_err(|_| GPU_IS_LOST)?;
+        let total = link.description.bytes;
+        (at.total, at.free, at.used, at.reserved) = (total, free, total.saturating_sub(free), 0);
+        Ok(())
+    }
+
+    fn nvmlDeviceGetPciInfo_v3(handle: usize, at: *mut PciInfo) {
+        let its = device(handle)?;
+        let text = &its.link.description.pci;
+        if text.is_empty() {
+            return Err(NOT_SUPPORTED);
+        }
+        let mut info = PciInfo {
+            old_bus_id: [0; 16],
+            domain: 0,
+            bus: 0,
+            device: 0,
+            ids: [0; 2],
+            bus_id: [0; 32],
+        };
+        let [domain, bus, slot] = PCI.map(|it| its.attribute(it).unwrap_or(0).cast_unsigned());
+        (info.domain, info.bus, info.device) = (domain, bus, slot);
+        for (into, from) in info.old_bus_id.iter_mut().take(15).zip(text.bytes()) {
+            *into = from;
+        }
+        // Its domain has eight digits.
+        for (into, from) in info.bus_id.iter_mut().take(31).zip(format!("0000{text}").bytes()) {
+            *into = from;
+        }
+        // SAFETY: as above.
+        unsafe { put(at, info) }.map_err(|_| INVALID_ARGUMENT)
+    }
+
     fn nvmlDeviceGetCudaComputeCapability(handle: usize, major: *mut c_int, minor: *mut c_int) {
         let device = device(handle)?;
         let [major_value, minor_value] = [75, 76].map(|it| device.attribute(it).unwrap_or(0));
@@ -125,9 +189,8 @@ crate::call::exported! {
     }
 
     fn nvmlSystemGetCudaDriverVersion(version: *mut c_int) {
-        let lowest = devices().iter().map(|it| it.link.description.version).min();
         // SAFETY: as above.
-        unsafe { put(version, lowest.unwrap_or(0)) }.map_err(|_| INVALID_ARGUMENT)
+        unsafe { put(version, api_version()) }.map_err(|_| INVALID_ARGUMENT)
     }
 
     fn nvmlDeviceGetUtilizationRates(_handle: usize, _rates: *mut c_uint) {

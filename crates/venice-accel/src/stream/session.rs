@@ -244,6 +244,9 @@ impl CommandStream {
         let answer = self.call(code, payload)?;
         match decode::<Blob<'_>>(&answer) {
             Ok(Blob::Inline { bytes }) => Ok(bytes.to_vec()),
+            Ok(Blob::Region { place: Place { bytes, .. } }) if bytes > self.region.len_bytes() => {
+                Err(self.lose("malformed answer"))
+            }
             Ok(Blob::Region { place: Place { offset, bytes } }) => {
                 let mut long = vec![0; bytes as usize];
                 let read = self.read(offset, &mut long);

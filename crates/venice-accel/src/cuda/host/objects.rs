@@ -144,3 +144,37 @@ impl Objects {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_owned_whole() {
+        let mut objects = Objects::default();
+        objects.add_memory(4096, 100);
+        objects.add_memory(8192, 8);
+        objects.add_global(8200, 1, 4);
+        assert!(objects.owns(4096, 100) && objects.owns(4195, 1));
+        for (address, bytes) in [(4095, 2), (4096, 101), (4196, 1), (4100, u64::MAX), (u64::MAX, 1)]
+        {
+            assert!(!objects.owns(address, bytes), "{address} {bytes}");
+        }
+        assert!(!objects.owns(8192, 12), "two neighbours are not one");
+        assert!(objects.owns(8200, 4));
+        objects.remove_globals_of(1);
+        assert!(!objects.owns(8200, 4));
+        assert!(objects.remove_memory(4096) && !objects.remove_memory(4096));
+        assert_eq!(objects.memory_bytes(), 8);
+    }
+
+    #[test]
+    fn sequences_are_bounded() {
+        let mut objects = Objects::default();
+        let half = vec![0; MAX_SEQUENCE_BYTES / 2];
+        assert!(objects.add_to_sequence(1, &half) && objects.add_to_sequence(1, &half));
+        assert!(!objects.add_to_sequence(2, &[1]));
+        assert!(objects.remove_sequence(1) && objects.add_to_sequence(2, &[1]));
+        assert_eq!(objects.count(), 1);
+    }
+}
