@@ -149,7 +149,9 @@ fn enqueue(stream: usize, function: Function) -> Done {
     let gate = state.next;
     state.awaited.insert(gate, Awaited { function, copies });
     drop(state);
-    link.submit(&Command::Gate { stream: id, gate })
+    link.submit(&Command::Gate { stream: id, gate })?;
+    // The program may wait for the function without the driver.
+    link.stream.flush().map_err(|error| link.failed(error))
 }
 
 /// Has a stream of the current device call a function with an argument.

@@ -428,6 +428,21 @@ static void calls(void) {
         if (called != 1 || shared[7] != (unsigned)round)
             printf("round %d: %d, %u\n", round, called, shared[7]);
     }
+    // Behind many commands, with a wait that the driver knows nothing of.
+    for (int at = 0; at < 3000; at++)
+        CHECK(cuMemsetD32Async, memory, (unsigned)at, (size_t)1024, stream);
+    called = 0;
+    CHECK(cuLaunchHostFunc, stream, fill_up, (void *)9);
+    CHECK(cuMemcpyHtoDAsync_v2, memory, shared, (size_t)4096, stream);
+    CHECK(cuStreamSynchronize, stream);
+    CHECK(cuMemcpyDtoH_v2, shared, memory, (size_t)4096);
+    printf("has %u\n", shared[5]);
+    called = 0;
+    CHECK(cuLaunchHostFunc, stream, fill_up, (void *)9);
+    for (int at = 0; at < 500 && !*(volatile int *)&called; at++)
+        usleep(10000);
+    printf("called: %d\n", called > 0);
+    CHECK(cuStreamSynchronize, stream);
     TELL(cuStreamAddCallback, stream, take_note, NULL, 7);
     TELL(cuLaunchHostFunc, (handle)0x7777, fill_up, NULL);
     CHECK(cuMemFreeHost, shared);

@@ -43,29 +43,32 @@ pub(super) struct Image {
 struct Options {
     names: Vec<c_int>,
     values: Vec<*mut c_void>,
-    texts: [Vec<u8>; 2],
-    log_places: [usize; 2],
-    time_place: usize,
+    /// Buffers of the texts for the program and about errors, and the places of their lengths.
+    texts: [Option<(Vec<u8>, usize)>; 2],
+    time_place: Option<usize>,
 }
 
 impl Options {
     fn new(asked: &CompilerOptions) -> Self {
-        let mut logs = asked.log_bytes.map(|bytes| vec![0_u8; bytes.min(MAX_LOG_BYTES) as usize]);
         let (mut names, mut values) = numbers(&asked.values);
-        let mut log_places = [0; 2];
         let kinds = [(INFO_LOG, INFO_LOG_BYTES), (ERROR_LOG, ERROR_LOG_BYTES)];
-        for (at, (text, bytes)) in kinds.into_iter().enumerate() {
-            log_places[at] = values.len();
-            names.extend([text, bytes]);
-            values.extend([
-                logs[at].as_mut_ptr().cast(),
-                std::ptr::without_provenance_mut(logs[at].len()),
-            ]);
-        }
-        names.push(WALL_TIME);
-        let time_place = values.len();
-        values.push(null_mut());
-        Self { names, values, texts: logs, log_places, time_place }
+        let texts = std::array::from_fn(|at| {
+            let mut text = vec![0_u8; asked.log_bytes[at].min(MAX_LOG_BYTES) as usize];
+            if text.is_empty() {
+                return None;
+            }
+            names.extend([kinds[at].0, kinds[at].1]);
+            values.push(text.as_mut_ptr().cast());
+            values.push(std::ptr::without_provenance_mut(text.len()));
+            Some((text, values.len() - 1))
+        });
+        // A plain load has no options at all.
+        let time_place = (!names.is_empty()).then(|| {
+            names.push(WALL_TIME);
+            values.push(null_mut());
+            values.len() - 1
+        });
+        Self { names, values, texts, time_place }
     }
 
     fn count(&self) -> u32 {
@@ -75,15 +78,12 @@ impl Options {
     /// Returns what the compiler has stored.
     fn logs(&self) -> Logs {
         let text = |at: usize| {
-            let place = self.log_places[at];
-            let (text, len) = (self.values[place], self.values[place + 1] as usize);
-            let len = len.min(self.texts[at].len());
-            // SAFETY: the buffer lives in `texts`, and is as long.
-            let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
-            let end = bytes.iter().position(|it| *it == 0).unwrap_or(len);
-            String::from_utf8_lossy(&bytes[..end]).into_owned()
+            let Some((text, place)) = &self.texts[at] else { return String::new() };
+            let len = (self.values[*place] as usize).min(text.len());
+            let end = text[..len].iter().position(|it| *it == 0).unwrap_or(len);
+            String::from_utf8_lossy(&text[..end]).into_owned()
         };
-        let ms = self.values[self.time_place] as usize as u32;
+        let ms = self.time_place.map_or(0, |place| self.values[place] as usize as u32);
         Logs { info: text(0), errors: text(1), ms }
     }
 }

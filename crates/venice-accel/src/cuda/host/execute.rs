@@ -319,7 +319,8 @@ impl Cuda {
         if let Some(raw) = objects.modules.remove(&id) {
             objects.remove_globals_of(id);
             self.kernels.retain(|_, it| it.connection != connection || it.module != id);
-            return done(call!(library, cuModuleUnload(raw)));
+            self.unload(raw);
+            return Ok(());
         }
         if objects.remove_sequence(id) {
             return Ok(());

@@ -102,7 +102,7 @@ impl Cuda {
                     return;
                 };
                 if let Some(former) = objects.modules.insert(id, module.raw) {
-                    let _ = call!(library, cuModuleUnload(former));
+                    self.unload(former);
                 }
                 let mut functions = Vec::new();
                 for (raw, mut info) in module.functions {
@@ -207,6 +207,14 @@ impl Cuda {
         self.freer.give(move |library| {
             let _ = call!(library, cuMemFree_v2(address));
             count_down(&freeing);
+            None
+        });
+    }
+
+    /// Unloads a module on that thread, for the same reason.
+    pub(super) fn unload(&self, module: usize) {
+        self.freer.give(move |library| {
+            let _ = call!(library, cuModuleUnload(module));
             None
         });
     }
