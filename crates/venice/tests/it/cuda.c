@@ -894,6 +894,7 @@ static void half(void) {
     CHECK(cuCtxPushCurrent_v2, second);
     CHECK(cuMemAlloc_v2, &memory, (size_t)64);
     CHECK(cuCtxPopCurrent_v2, NULL);
+    printf("nodes %s\n", getenv("VENICE_GRANT_NODE"));
     hold();
     CHECK(cuCtxSetCurrent, second);
     CHECK(cuMemsetD32_v2, memory, 42u, (size_t)16);
