@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_uint, c_void};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use venice_accel::cuda::wire::Command;
 
@@ -78,12 +79,16 @@ impl Gates {
         self.changed.notify_all();
     }
 
-    /// Waits until the functions so far have been called: they may fill memory that a copy reads.
-    pub fn wait(&self) {
-        let state = self.lock();
-        let Some(last) = state.awaited.keys().next_back().copied() else { return };
+    /// Returns the last gate that a function waits for.
+    pub fn last(&self) -> Option<u64> {
+        self.lock().awaited.keys().next_back().copied()
+    }
+
+    /// Waits for a while until functions up to that of a gate have been called; true if they have.
+    pub fn wait(&self, last: u64, longest: Duration) -> bool {
         let is_pending = |state: &mut State| state.awaited.range(..=last).next().is_some();
-        drop(self.changed.wait_while(state, is_pending));
+        let waited = self.changed.wait_timeout_while(self.lock(), longest, is_pending);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     fn next(&self) -> (u64, Code) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use venice_accel::cuda::wire::{
     Awaited, Command, Description, Field, INLINE_BYTES, Malformed, Notice, Place, Reader, Rows,
@@ -20,6 +21,9 @@ use crate::pool::Pool;
 
 /// Longest piece of a copy in bytes.
 pub const PIECE_BYTES: usize = 8 << 20;
+
+/// Interval of looks for a failure while functions of the program are awaited.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 const PROTOCOL: Protocol = Protocol { version: VERSION, put_release, thread: "venice-cuda" };
 
@@ -246,6 +250,23 @@ impl Link {
         }
         self.coded(self.stream.flush())?;
         self.coded(self.stream.wait_until(|| self.have_ended(copies).then_some(())))
+    }
+
+    /// Waits until streams have called the functions so far: they may fill memory that is about to be
+    /// used. A stream that has failed calls none.
+    ///
+    /// # Errors
+    /// As for other commands.
+    pub fn wait_for_gates(&self) -> Done {
+        let Some(last) = self.gates.last() else { return Ok(()) };
+        while !self.gates.wait(last, LOOK_EVERY) {
+            let status: Code = self.call(opcode::QUERY, &encode(&Awaited::Stream { id: 0 }))?;
+            if is_sticky(status) {
+                self.note(status);
+                return Err(status);
+            }
+        }
+        Ok(())
     }
 
     /// Takes a stream that does not wait for the default one into account.

@@ -113,7 +113,7 @@ pub fn transfer(to: Spot, from: Spot, len: usize, stream: usize, ends: bool) -> 
         (Spot::Device(device, to), Spot::Program(from)) => {
             let id = put_in_order(&current, id, device)?;
             if is_pinned(from, len) {
-                device.link.gates.wait();
+                device.link.wait_for_gates()?;
             }
             // SAFETY: the program passes so many bytes.
             unsafe { device.link.write(id, to, from as *const u8, len, ends) }?;

@@ -165,7 +165,7 @@ fn copy_layer(
                 let span = from.pitch * (rows - 1) + width;
                 device.link.wait_for_reads_into(source, span)?;
                 if is_pinned(source, span) {
-                    device.link.gates.wait();
+                    device.link.wait_for_gates()?;
                 }
                 let id = put_in_order(&current, id, device)?;
                 let mut all = Vec::with_capacity(width * rows);

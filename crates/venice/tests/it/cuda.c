@@ -1,7 +1,7 @@
 // A program of the CUDA driver API, for the tests: the same output on any device.
 //
 //   cuda streams|large|errors|fault|hold|asked|rows|pool|calls|images|launches|nonsense|peers|slow|half|
-//        refused|threads|graphs
+//        refused|threads|graphs|behind
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -704,6 +704,24 @@ static void slow(void) {
     printf("%u launch\n", count);
 }
 
+// A kernel fails before a stream gets to a function that a copy waits for.
+static void behind(void) {
+    handle stream;
+    address wild = 0x10, memory, counter, microseconds = 100000;
+    int count = 16, notes = 0;
+    void *parameters[] = {&wild, &wild, &wild, &count}, *waits[] = {&microseconds, &counter};
+    CHECK(cuStreamCreate, &stream, 1);
+    CHECK(cuMemAlloc_v2, &memory, (size_t)64);
+    CHECK(cuMemAlloc_v2, &counter, (size_t)64);
+    CHECK(cuMemHostAlloc, (void **)&shared, (size_t)64, 0);
+    launch(spin, 1, stream, waits);
+    launch(vector_add, 16, stream, parameters);
+    CHECK(cuLaunchHostFunc, stream, fill_up, &notes);
+    CALL(cuMemcpyHtoDAsync_v2, memory, shared, (size_t)64, stream);
+    TELL(cuStreamSynchronize, stream);
+    printf("called: %d\n", called);
+}
+
 // Runs until the device is lost.
 static void hold(void) {
     printf("running\n");
@@ -913,7 +931,7 @@ int main(int count, char **words) {
                {"calls", calls},     {"images", images},     {"launches", launches}, {"nonsense", nonsense},
                {"peers", peers},     {"slow", slow},         {"half", half},
                {"refused", refused}, {"threads", threads},
-               {"graphs", graphs}};
+               {"graphs", graphs},     {"behind", behind}};
     const char *what = count > 1 ? words[1] : "streams";
     start();
     for (size_t at = 0; at < sizeof all / sizeof *all; at++)

@@ -74,9 +74,9 @@ fn run_directly(place: &Place, files: &Files, what: &str) -> String {
 }
 
 /// Parts of the program for one device.
-const PARTS: [&str; 14] = [
+const PARTS: [&str; 15] = [
     "streams", "large", "errors", "fault", "asked", "rows", "pool", "calls", "images", "launches",
-    "nonsense", "slow", "threads", "graphs",
+    "nonsense", "slow", "threads", "graphs", "behind",
 ];
 
 #[test]
