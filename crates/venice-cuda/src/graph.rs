@@ -352,7 +352,7 @@ unsafe fn kernel(it: *const KernelParameters, kernel: usize) -> Done<Work> {
 /// Reads the parameters of a kernel, of the second version.
 ///
 /// # Safety
-/// As for [`kernel`].
+/// The promise of [`kernel`].
 unsafe fn kernel2(it: *const KernelParameters2) -> Done<Work> {
     // SAFETY: promised by the caller, here and below.
     let its = unsafe { it.as_ref() }.ok_or(INVALID_VALUE)?;

@@ -256,7 +256,7 @@ impl Link {
     /// used. A stream that has failed calls none.
     ///
     /// # Errors
-    /// As for other commands.
+    /// The errors of [`Link::submit`].
     pub fn wait_for_gates(&self) -> Done {
         let Some(last) = self.gates.last() else { return Ok(()) };
         while !self.gates.wait(last, LOOK_EVERY) {
@@ -316,7 +316,7 @@ impl Link {
     /// Has a copy of the program have ended, as far as the program can see.
     ///
     /// # Errors
-    /// As for other commands.
+    /// The errors of [`Link::submit`].
     pub fn end_write(&self, stream: u64) -> Done {
         if self.has_free_streams.load(Ordering::Acquire) {
             return self.wait_for_stream(stream);
@@ -366,7 +366,7 @@ impl Link {
     /// Copies rows without gaps to rows of the device: at most [`PIECE_BYTES`].
     ///
     /// # Errors
-    /// As for other commands.
+    /// The errors of [`Link::submit`].
     pub fn write_rows(&self, stream: u64, to: Rows, width: usize, bytes: &[u8]) -> Done {
         self.check()?;
         let offset = self.allocate(bytes.len() as u64)?;
@@ -380,7 +380,7 @@ impl Link {
     /// returns if `ends` is true, else after the next wait for the stream.
     ///
     /// # Errors
-    /// As for other commands.
+    /// The errors of [`Link::submit`].
     pub fn read_rows(&self, stream: u64, into: Target, from: Rows, ends: bool) -> Done {
         self.check()?;
         let bytes = (into.width * into.rows) as u64;
@@ -449,7 +449,7 @@ impl Link {
     /// Forgets memory, and frees it.
     ///
     /// # Errors
-    /// As for other commands.
+    /// The errors of [`Link::submit`].
     pub fn free_memory(&self, address: u64, allocation: &Allocation) -> Done {
         addresses::release(address, allocation.bytes);
         self.submit(&Command::Free { address })

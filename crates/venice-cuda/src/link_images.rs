@@ -40,7 +40,7 @@ impl CompilerCall {
     /// An option is refused.
     ///
     /// # Safety
-    /// So many options and values are there, and the buffers that they name, until it is stored to.
+    /// The program passes as many options and values, and keeps the buffers that they name.
     pub unsafe fn of(
         count: c_uint,
         options: *const c_int,

@@ -227,7 +227,7 @@ fn copy_layer(
 /// Returns the commands of a copy within a device; `None`: the program has a part in it.
 ///
 /// # Errors
-/// As of the copy.
+/// The errors of [`copy`].
 pub fn commands_within(copy: &Copy3) -> Done<Option<Vec<Command<'static>>>> {
     let shape = Shape { width: copy.width, height: copy.height, depth: copy.depth };
     if shape.is_empty() {
