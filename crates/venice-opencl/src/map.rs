@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use crate::object::Shared;
 use crate::queue::Enqueue;
 use crate::rows::{Piece, Rows};
-use crate::transfer::{Target, check_access, finish, memory_of, read, write_staged};
+use crate::transfer::{Target, check_access, end_of_former, finish, memory_of, read, write_staged};
 use crate::transit::Access;
 
 /// A mapping of a memory object.
@@ -91,8 +91,7 @@ fn map_buffer(
     let device = Shared::clone(&call.queue.device);
     let in_place = place.and_then(|place| device.session().region().mapped(place + offset, bytes));
     if let Some(start) = in_place.filter(|_| memory.host_ptr == 0) {
-        let event = call.event();
-        call.send_as(&event, CommandKind::Marker {})?;
+        let event = end_of_former(call)?;
         let map = Map { start: start.addr(), flags, kind: MapKind::InPlace };
         memory.state().maps.push(map);
         let moved = |is_moved| if is_moved { bytes as u64 } else { 0 };
@@ -268,7 +267,5 @@ fn unmap(
             }
         }
     }
-    let event = call.event();
-    call.send_as(&event, CommandKind::Marker {})?;
-    Ok(event)
+    end_of_former(call)
 }

@@ -9,7 +9,7 @@ use crate::call::{Done, array, code, session_code, three};
 use crate::event::{Action, Event};
 use crate::memory::Memory;
 use crate::object::{Object, Shared};
-use crate::queue::{Enqueue, Queue};
+use crate::queue::{Enqueue, Order, Queue};
 use crate::rows::Rows;
 use crate::transit::Access;
 
@@ -145,6 +145,21 @@ fn is_free(call: &Enqueue) -> Done<bool> {
     Ok(have_ended(&call.waits)? && call.queue.is_idle(&call.queue.order()))
 }
 
+/// Returns the event of a command without work of its own: it ends once what comes before has.
+///
+/// # Errors
+/// The codes of wait lists and of lost sessions.
+pub fn end_of_former(call: &Enqueue) -> Done<Shared<Event>> {
+    if is_free(call)? {
+        call.queue.check()?;
+        call.note_stores(None);
+        return Ok(call.ended_event());
+    }
+    let event = call.event();
+    call.send_as(&event, CommandKind::Marker {})?;
+    Ok(event)
+}
+
 /// Tries a transfer; without room for its bytes once more after all others of the queue.
 fn or_finished(call: &mut Enqueue, transfer: impl Fn(&mut Enqueue) -> Done) -> Done {
     match transfer(call) {
@@ -161,12 +176,20 @@ fn read_at_once(call: &Enqueue, memory: &Memory, offset: u64, into: Target) -> D
     let queue = &call.queue;
     let mut order = queue.order();
     let is_ready = have_ended(&call.waits)? && (!queue.holds_up() || queue.is_idle(&order));
-    if !is_ready {
-        let waits = queue.ids_of(&call.waits)?;
-        let marker = call.event();
-        let kind = CommandKind::Marker {};
-        queue.send_in(&mut order, waits, Some(&marker), Vec::new(), kind)?;
-        outcome(&marker)?;
+    match &*order {
+        _ if is_ready => {}
+        // The check of the queue tells of its failure, or the program has this event.
+        Order::Until(last) if queue.is_in_order() && call.waits.is_empty() => {
+            let last = Shared::clone(last);
+            last.wait()?;
+        }
+        Order::Idle | Order::Until(_) | Order::Unknown => {
+            let waits = queue.ids_of(&call.waits)?;
+            let marker = call.event();
+            let kind = CommandKind::Marker {};
+            queue.send_in(&mut order, waits, Some(&marker), Vec::new(), kind)?;
+            outcome(&marker)?;
+        }
     }
     queue.check()?;
     // Only now: the device may have moved meanwhile, to one where buffers lie elsewhere.
