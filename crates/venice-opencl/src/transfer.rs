@@ -87,6 +87,14 @@ fn check_context(queue: &Object<Queue>, memory: &Memory) -> Done {
     Ok(())
 }
 
+/// Returns the first byte of a memory object in its whole.
+fn origin_of(memory: &Memory) -> u64 {
+    match &memory.shape {
+        crate::memory::Shape::Part { origin, .. } => *origin,
+        crate::memory::Shape::Buffer | crate::memory::Shape::Image(_) => 0,
+    }
+}
+
 /// True if none of the events is still to come.
 ///
 /// # Errors
@@ -415,10 +423,7 @@ pub fn copy_buffer(
     to.check_range(to_offset, bytes)?;
     let overlap = |a: usize, b: usize| a < b + bytes && b < a + bytes;
     if std::ptr::eq(from.root(), to.root()) {
-        let at = |memory: &Memory, offset: usize| match &memory.shape {
-            crate::memory::Shape::Part { origin, .. } => *origin as usize + offset,
-            crate::memory::Shape::Buffer | crate::memory::Shape::Image(_) => offset,
-        };
+        let at = |memory: &Memory, offset: usize| origin_of(memory) as usize + offset;
         if overlap(at(&from, from_offset), at(&to, to_offset)) {
             return Err(CL_MEM_COPY_OVERLAP);
         }
@@ -546,6 +551,30 @@ impl Rectangle {
 
     fn pitches(&self) -> [u64; 2] {
         [self.row, self.slice]
+    }
+
+    /// True if it has bytes in common with another one of the same region, as far as the
+    /// specification looks (OpenCL 3.0, appendix D); both begin at so many bytes of one buffer.
+    fn meets(&self, ahead: u64, other: &Self, other_ahead: u64) -> bool {
+        let slice_bytes = (self.region[1] - 1) * self.row + self.region[0];
+        let bytes = |it: &Self| (it.region[2] - 1) * it.slice + (it.region[1] - 1) * it.row;
+        let start = |it: &Self, ahead| it.start().unwrap_or(u64::MAX / 2) + ahead;
+        let (here, there) = (start(self, ahead), start(other, other_ahead));
+        if here + bytes(self) + self.region[0] <= there
+            || there + bytes(other) + other.region[0] <= here
+        {
+            return false;
+        }
+        if self.pitches() != other.pitches() {
+            return true;
+        }
+        // Rows, or slices, may lie in the gaps of the other's.
+        let lies_between = |len: u64, pitch: u64| {
+            let (here, there) = (here % pitch, there % pitch);
+            let fits = |one: u64, two: u64| two >= one + len && two + len <= one + pitch;
+            fits(here, there) || fits(there, here)
+        };
+        !lies_between(self.region[0], self.row) && !lies_between(slice_bytes, self.slice)
     }
 }
 
@@ -691,6 +720,14 @@ pub unsafe fn copy_buffer_rect(
         if source.end()? > from.bytes || target.end()? > to.bytes {
             return Err(CL_INVALID_VALUE);
         }
+        if std::ptr::eq(from.root(), to.root()) {
+            if Shared::ptr_eq(&from, &to) && source.pitches() != target.pitches() {
+                return Err(CL_INVALID_VALUE);
+            }
+            if source.meets(origin_of(&from), &target, origin_of(&to)) {
+                return Err(CL_MEM_COPY_OVERLAP);
+            }
+        }
         from.prepare(&mut call, Access::Load)?;
         to.prepare(&mut call, Access::Store)?;
         call.send(
@@ -705,5 +742,34 @@ pub unsafe fn copy_buffer_rect(
                 to_pitches: target.pitches(),
             },
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of a rectangle.
+    fn bytes_of(it: &Rectangle) -> std::collections::BTreeSet<u64> {
+        let [x, y, z] = it.region;
+        let start = it.start().unwrap();
+        let rows = (0..z).flat_map(|k| (0..y).map(move |j| start + k * it.slice + j * it.row));
+        rows.flat_map(|row| row..row + x).collect()
+    }
+
+    #[test]
+    fn rectangles_with_common_bytes_meet() {
+        let (row, slice, region) = (8, 40, [3, 2, 2]);
+        let at = |origin| Rectangle::new(origin, region, row, slice).unwrap();
+        let first = at([2, 1, 1]);
+        for index in 0..8 * 5 * 4 {
+            let other = at([index % 8, index / 8 % 5, index / 40]);
+            if !bytes_of(&first).is_disjoint(&bytes_of(&other)) {
+                assert!(first.meets(0, &other, 0) && other.meets(0, &first, 0), "{index}");
+            }
+        }
+        assert!(!first.meets(0, &at([5, 1, 1]), 0), "in the gaps of rows");
+        assert!(!first.meets(0, &at([2, 3, 1]), 0), "in the gaps of slices");
+        assert!(!first.meets(0, &at([2, 1, 1]), 400), "behind it");
     }
 }
