@@ -13,9 +13,7 @@ use crate::event::plain;
 use crate::link::Link;
 use crate::memory::{Memory, Shape};
 use crate::object::{Shared, new_id};
-
-/// Bytes of a buffer that travel at once through this process, or that a command stages.
-const CHUNK_BYTES: u64 = 4 << 20;
+use crate::rows::{PIECE_BYTES, pieces};
 
 /// One end of the way: a memory object at a donor, where no command uses it.
 pub struct End {
@@ -94,8 +92,9 @@ pub fn copy(memory: &Memory, from: &End, to: &End) -> Done {
     match &memory.shape {
         Shape::Image(image) => {
             let (extent, pixel_bytes) = (image.shape.extent(), image.pixel_bytes);
-            parts_of_image(extent, pixel_bytes).try_for_each(|(origin, region)| {
-                let memory = id;
+            let [width, height, depth] = extent;
+            pieces([width * pixel_bytes, height, depth]).try_for_each(|piece| {
+                let ((origin, region), memory) = (piece.of([0; 3], extent), id);
                 let bytes = region.iter().product::<u64>() * pixel_bytes;
                 let read = |place| CommandKind::ReadImage { memory, origin, region, place };
                 let write = |place| CommandKind::WriteImage { memory, origin, region, place };
@@ -105,7 +104,7 @@ pub fn copy(memory: &Memory, from: &End, to: &End) -> Done {
         Shape::Buffer | Shape::Part { .. } => {
             let are_placed = from.place.is_some() && to.place.is_some();
             let is_direct = are_placed && to.link.session.can_fetch_from(&from.link.session);
-            let chunk = if is_direct { bytes } else { CHUNK_BYTES };
+            let chunk = if is_direct { bytes } else { PIECE_BYTES };
             (0..bytes).step_by(chunk as usize).try_for_each(|offset| {
                 let bytes = (bytes - offset).min(chunk);
                 let read = |place: Place| {
@@ -120,19 +119,6 @@ pub fn copy(memory: &Memory, from: &End, to: &End) -> Done {
             })
         }
     }
-}
-
-/// Divides an image into boxes that travel at once: origin and region in pixels.
-fn parts_of_image(
-    [width, height, depth]: [u64; 3],
-    pixel_bytes: u64,
-) -> impl Iterator<Item = ([u64; 3], [u64; 3])> {
-    let rows = (CHUNK_BYTES / (width * pixel_bytes).max(1)).clamp(1, height.max(1));
-    (0..depth).flat_map(move |z| {
-        (0..height)
-            .step_by(rows as usize)
-            .map(move |y| ([0, y, z], [width, rows.min(height - y), 1]))
-    })
 }
 
 fn copy_part(
@@ -159,9 +145,9 @@ fn carry(from: &Staged<'_>, to: &Staged<'_>) -> Done {
     }
     let Place { offset, bytes } = &from.place;
     let (offset, bytes) = (*offset, *bytes);
-    let mut chunk = vec![0; bytes.min(CHUNK_BYTES) as usize];
-    for at in (0..bytes).step_by(CHUNK_BYTES as usize) {
-        let part = &mut chunk[..(bytes - at).min(CHUNK_BYTES) as usize];
+    let mut chunk = vec![0; bytes.min(PIECE_BYTES) as usize];
+    for at in (0..bytes).step_by(PIECE_BYTES as usize) {
+        let part = &mut chunk[..(bytes - at).min(PIECE_BYTES) as usize];
         source.read(offset + at, part).map_err(session_code)?;
         target.write(to.place.offset + at, part).map_err(session_code)?;
     }
@@ -177,22 +163,4 @@ fn tell_apart(why: &str) {
             "venice: accelerators do not reach each other ({why}): what they share passes this machine"
         );
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_cover_image_once() {
-        for extent in [[1, 1, 1], [3000, 4000, 1], [16, 7, 9], [1 << 21, 3, 2]] {
-            let mut rows = std::collections::BTreeSet::new();
-            for ([x, y, z], [width, height, depth]) in parts_of_image(extent, 16) {
-                assert_eq!((x, width, depth), (0, extent[0], 1));
-                assert!(height == 1 || width * height * 16 <= CHUNK_BYTES);
-                assert!((y..y + height).all(|row| rows.insert((row, z))));
-            }
-            assert_eq!(rows.len() as u64, extent[1] * extent[2]);
-        }
-    }
 }

@@ -9,8 +9,8 @@ use crate::object::Shared;
 use crate::queue::Enqueue;
 use crate::transfer::{finish, outcome, write_staged};
 
-/// Bytes that travel at once where the device has no room for all.
-const PIECE_BYTES: u64 = 4 << 20;
+/// Bytes that travel at once where the device has no room for all, or through this process.
+pub const PIECE_BYTES: u64 = 4 << 20;
 
 /// Rows of the program's memory: bytes of a row, rows of a slice, slices; bytes from row to row and
 /// from slice to slice.
@@ -42,6 +42,17 @@ impl Piece {
     }
 }
 
+/// Divides a region (bytes of a row, rows of a slice, slices) into pieces that need little room.
+pub fn pieces([row_bytes, rows, slices]: [u64; 3]) -> impl Iterator<Item = Piece> {
+    let at_once = (PIECE_BYTES / row_bytes.max(1)).clamp(1, rows.max(1));
+    (0..slices).flat_map(move |slice| {
+        (0..rows).step_by(at_once as usize).map(move |row| {
+            let count = [at_once.min(rows - row), 1];
+            Piece { first: [row, slice], count }
+        })
+    })
+}
+
 /// Makes the command of a piece, by its tight bytes in the region.
 type Kind<'a> = &'a dyn Fn(Piece, Place) -> CommandKind<'static>;
 
@@ -58,17 +69,6 @@ impl Rows {
         let ahead = piece.first[0] * self.pitches[0] + piece.first[1] * self.pitches[1];
         let region = [self.region[0], piece.count[0], piece.count[1]];
         Self { start: self.start.wrapping_add(ahead as usize), region, pitches: self.pitches }
-    }
-
-    /// Divides them into pieces that need little room.
-    fn pieces(&self) -> impl Iterator<Item = Piece> + use<> {
-        let [row_bytes, rows, slices] = self.region;
-        let at_once = (PIECE_BYTES / row_bytes.max(1)).clamp(1, rows.max(1));
-        (0..slices).flat_map(move |slice| {
-            (0..rows)
-                .step_by(at_once as usize)
-                .map(move |row| Piece { first: [row, slice], count: [at_once.min(rows - row), 1] })
-        })
     }
 
     /// Iterates over the rows: offset in the program's memory, and in tight memory.
@@ -122,7 +122,7 @@ impl Rows {
             filled => return finish(call, filled?, blocks),
         }
         let mut last = None;
-        for piece in self.pieces() {
+        for piece in pieces(self.region) {
             // SAFETY: as above.
             let filled = unsafe { self.fill_piece(call, piece, kind)? };
             outcome(&filled)?;
@@ -171,7 +171,7 @@ impl Rows {
         let mut taken = take(self.whole());
         if let Err(CL_MEM_OBJECT_ALLOCATION_FAILURE) = taken {
             call.queue.finish()?;
-            for piece in self.pieces() {
+            for piece in pieces(self.region) {
                 taken = take(piece);
                 outcome(taken.as_ref().map_err(|code| *code)?)?;
             }
@@ -186,10 +186,11 @@ mod tests {
 
     #[test]
     fn pieces_cover_rows_once() {
-        for region in [[1, 1, 1], [4096, 3000, 2], [16 << 20, 3, 1], [5, 7, 9]] {
-            let rows = Rows { start: std::ptr::null_mut(), region, pitches: [0, 0] };
+        let images = [[16, 1, 1], [48_000, 4000, 1], [256, 7, 9], [16 << 21, 3, 2]];
+        let others = [[1, 1, 1], [4096, 3000, 2], [16 << 20, 3, 1], [5, 7, 9]];
+        for region in images.into_iter().chain(others) {
             let mut seen = std::collections::BTreeSet::new();
-            for piece in rows.pieces() {
+            for piece in pieces(region) {
                 let ([x, y, z], [width, height, depth]) = piece.of([3, 20, 30], region);
                 assert_eq!((x, width, depth), (3, region[0], 1));
                 assert!(height == 1 || width * height <= PIECE_BYTES);
