@@ -7,6 +7,7 @@ mod real;
 
 use venice_control::{ResourceKind, ResourceSpec};
 use venice_service::{HostSpec, ServiceSecret};
+use venice_wire::ByteSize;
 
 use super::class::{Candidate, DeviceClass};
 use super::host::Host;
@@ -72,6 +73,42 @@ impl DeviceClass for Class {
 /// True for an accelerator that a service emulates.
 pub(super) fn is_emulated(kind: ResourceKind, address: &str) -> bool {
     kind == ResourceKind::Accelerator && emulated::Emulated.has(address)
+}
+
+/// Checks the bytes of an offer against those of its device.
+fn check_bytes(bytes: u64, most: u64) -> Result<(), String> {
+    if bytes > most {
+        return Err(format!("is too large: the device has {}", ByteSize(most)));
+    }
+    if bytes == 0 {
+        return Err("has no memory: give it a size".to_owned());
+    }
+    Ok(())
+}
+
+/// True unless a device has left the PCI bus.
+fn is_on_bus(host: &Host, pci: Option<&str>) -> bool {
+    pci.is_none_or(|pci| host.path(format!("/sys/bus/pci/devices/{pci}")).exists())
+}
+
+/// Returns the device of a number.
+///
+/// # Errors
+/// The reason why there is none, in words that follow the offer.
+fn numbered<'a, T>(
+    devices: &'a [T],
+    number: Option<usize>,
+    no_driver: &str,
+    named: impl Fn(&T) -> String,
+) -> Result<&'a T, String> {
+    if let Some(device) = number.and_then(|number| devices.get(number)) {
+        return Ok(device);
+    }
+    if devices.is_empty() {
+        return Err(format!("cannot be lent: {no_driver}"));
+    }
+    let all: Vec<String> = devices.iter().map(named).collect();
+    Err(format!("is not there: this machine has {}", all.join(", ")))
 }
 
 /// Returns a name as one word: `pthread-haswell-amd-epyc`.

@@ -5,9 +5,8 @@ use venice_accel::opencl::drivers;
 use venice_accel::opencl::found::OpenClDevice;
 use venice_control::ResourceSpec;
 use venice_service::{HostSpec, ServiceSecret};
-use venice_wire::ByteSize;
 
-use super::{Family, number_after, slug};
+use super::{Family, check_bytes, is_on_bus, number_after, numbered, slug};
 use crate::devices::class::{Candidate, DeviceClass};
 use crate::devices::host::Host;
 use crate::devices::identity::Identity;
@@ -41,12 +40,7 @@ impl DeviceClass for OpenCl {
     fn probe(&self, host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
         let device = device(host, &offer.address)?;
         let bytes = offer.bytes.unwrap_or_else(|| default_bytes(device));
-        if bytes > device.bytes {
-            return Err(format!("is too large: the device has {}", ByteSize(device.bytes)));
-        }
-        if bytes == 0 {
-            return Err("has no memory: give it a size".to_owned());
-        }
+        check_bytes(bytes, device.bytes)?;
         Ok((bytes, capabilities(device)))
     }
 
@@ -58,7 +52,7 @@ impl DeviceClass for OpenCl {
     fn is_there(&self, host: &Host, spec: &ResourceSpec) -> bool {
         // Drivers are not asked again: their hosts find what else is amiss.
         let pci = device(host, &spec.address).ok().and_then(|it| it.pci.as_deref());
-        pci.is_none_or(|pci| host.path(format!("/sys/bus/pci/devices/{pci}")).exists())
+        is_on_bus(host, pci)
     }
 
     fn is_shared(&self, host: &Host, address: &str) -> bool {
@@ -81,15 +75,8 @@ impl DeviceClass for OpenCl {
 /// The reason why there is none, in words that follow the offer.
 fn device<'a>(host: &'a Host, address: &str) -> Result<&'a OpenClDevice, String> {
     let devices = host.opencl_devices().map_err(|why| format!("cannot be lent: {why}"))?;
-    if let Some(device) = number_after(OPENCL, address).and_then(|number| devices.get(number)) {
-        return Ok(device);
-    }
-    if devices.is_empty() {
-        return Err(format!("cannot be lent: {}", drivers::NO_DRIVER));
-    }
     let named = |it: &OpenClDevice| format!("{OPENCL}{} ({}: {})", it.index, it.platform, it.name);
-    let all: Vec<String> = devices.iter().map(named).collect();
-    Err(format!("is not there: this machine has {}", all.join(", ")))
+    numbered(devices, number_after(OPENCL, address), drivers::NO_DRIVER, named)
 }
 
 /// Returns the bytes to lend where the offer gives none.
