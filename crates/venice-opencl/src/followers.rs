@@ -1,4 +1,4 @@
-//! What follows the ends of events: it may wait, so it has threads of its own.
+//! Tasks that follow the ends of events: they may wait, so they have threads of their own.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};

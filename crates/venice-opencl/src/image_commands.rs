@@ -105,7 +105,7 @@ pub unsafe extern "C" fn enqueue_copy_image(
 /// Sends or records the command of [`enqueue_copy_image`].
 ///
 /// # Safety
-/// What the program passes is valid.
+/// Pointers and lists of the program are valid.
 pub unsafe fn copy_image(
     mut call: Enqueue,
     from: cl_mem,
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn enqueue_copy_image_to_buffer(
 /// Sends or records the command of [`enqueue_copy_image_to_buffer`].
 ///
 /// # Safety
-/// What the program passes is valid.
+/// Pointers and lists of the program are valid.
 pub unsafe fn copy_image_to_buffer(
     mut call: Enqueue,
     from: cl_mem,
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn enqueue_copy_buffer_to_image(
 /// Sends or records the command of [`enqueue_copy_buffer_to_image`].
 ///
 /// # Safety
-/// What the program passes is valid.
+/// Pointers and lists of the program are valid.
 pub unsafe fn copy_buffer_to_image(
     mut call: Enqueue,
     from: cl_mem,
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn enqueue_fill_image(
 /// Sends or records the command of [`enqueue_fill_image`].
 ///
 /// # Safety
-/// What the program passes is valid.
+/// Pointers and lists of the program are valid.
 pub unsafe fn fill_image(
     mut call: Enqueue,
     image: cl_mem,

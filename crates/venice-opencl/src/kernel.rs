@@ -552,7 +552,7 @@ pub unsafe extern "C" fn enqueue_nd_range_kernel(
 /// Sends or records a launch.
 ///
 /// # Safety
-/// What the program passes is valid.
+/// Pointers and lists of the program are valid.
 pub unsafe fn launch(
     mut call: Enqueue,
     kernel: cl_kernel,

@@ -456,7 +456,7 @@ pub unsafe extern "C" fn enqueue_fill_buffer(
 /// Sends or records the command of [`enqueue_fill_buffer`].
 ///
 /// # Safety
-/// What the program passes is valid.
+/// Pointers and lists of the program are valid.
 pub unsafe fn fill_buffer(
     mut call: Enqueue,
     buffer: cl_mem,
@@ -701,7 +701,7 @@ pub unsafe extern "C" fn enqueue_copy_buffer_rect(
 /// Sends or records the command of [`enqueue_copy_buffer_rect`].
 ///
 /// # Safety
-/// What the program passes is valid.
+/// Pointers and lists of the program are valid.
 pub unsafe fn copy_buffer_rect(
     mut call: Enqueue,
     (from, to): (cl_mem, cl_mem),

@@ -15,7 +15,7 @@ use crate::memory::Memory;
 use crate::object::{Object, Shared};
 use crate::queue::{Enqueue, Queue};
 
-/// What a command does with the contents of a memory object.
+/// Use that a command makes of the contents of a memory object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// It loads them.
@@ -33,7 +33,7 @@ impl Access {
     }
 }
 
-/// Who has the latest contents of a memory object.
+/// Devices with the latest contents of a memory object.
 #[derive(Default)]
 pub struct Holders {
     /// Devices whose copy is the latest, or will be; none: nothing was stored yet.

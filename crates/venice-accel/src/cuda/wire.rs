@@ -49,7 +49,7 @@ pub mod opcode {
 }
 
 messages! {
-    /// What the host says of its device.
+    /// Description of the host's device.
     pub struct Description {
         /// Name.
         pub name: String,
@@ -95,7 +95,7 @@ messages! {
         pub log_bytes: [u32; 2],
     }
 
-    /// What the compiler says.
+    /// Log of the compiler.
     pub struct Logs {
         /// Text for the program.
         pub info: String,
@@ -111,7 +111,7 @@ messages! {
         pub status: i32,
         /// Its functions.
         pub functions: Vec<FunctionInfo>,
-        /// What the compiler says.
+        /// Log of the compiler.
         pub logs: Logs,
     }
 
@@ -143,7 +143,7 @@ messages! {
         pub status: i32,
         /// The cubin.
         pub cubin: Vec<u8>,
-        /// What the compiler says.
+        /// Log of the compiler.
         pub logs: Logs,
     }
 
@@ -336,7 +336,7 @@ messages! {
             stream: u64,
             /// Address.
             from: u64,
-            /// Where they go.
+            /// Destination.
             place: Place,
             /// Number in the notice of the end.
             done: u64,
@@ -408,7 +408,7 @@ messages! {
             from: Rows,
             /// Bytes of a row.
             width: u64,
-            /// Where they go, without gaps.
+            /// Destination, without gaps.
             place: Place,
             /// Number in the notice of the end.
             done: u64,

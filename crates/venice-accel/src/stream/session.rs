@@ -48,7 +48,7 @@ pub enum SessionError {
     Forked,
 }
 
-/// What a service has of its own.
+/// Parts of the protocol in which services differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Protocol {
     /// Version of its messages.
