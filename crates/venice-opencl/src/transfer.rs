@@ -422,7 +422,7 @@ pub fn copy_buffer(
     from.check_range(from_offset, bytes)?;
     to.check_range(to_offset, bytes)?;
     let overlap = |a: usize, b: usize| a < b + bytes && b < a + bytes;
-    if std::ptr::eq(from.root(), to.root()) {
+    if Shared::ptr_eq(from.root(), to.root()) {
         let at = |memory: &Memory, offset: usize| origin_of(memory) as usize + offset;
         if overlap(at(&from, from_offset), at(&to, to_offset)) {
             return Err(CL_MEM_COPY_OVERLAP);
@@ -720,7 +720,7 @@ pub unsafe fn copy_buffer_rect(
         if source.end()? > from.bytes || target.end()? > to.bytes {
             return Err(CL_INVALID_VALUE);
         }
-        if std::ptr::eq(from.root(), to.root()) {
+        if Shared::ptr_eq(from.root(), to.root()) {
             if Shared::ptr_eq(&from, &to) && source.pitches() != target.pitches() {
                 return Err(CL_INVALID_VALUE);
             }

@@ -111,6 +111,31 @@ def objects(context):
     answer("image_with_stray_layers", code)
 
 
+def overlaps(context, queue):
+    """Copies within one buffer whose source and target have bytes in common."""
+    whole = cl.Buffer(context, cl.mem_flags.READ_WRITE, 8192)
+    parts = whole.get_sub_region(0, 4096), whole.get_sub_region(4096, 4096)
+    box = {"region": (10, 10, 1), "src_pitches": (20, 200), "dst_pitches": (20, 200)}
+
+    def copy(*buffers, **where):
+        try:
+            cl.enqueue_copy(queue, *buffers, **where)
+            return 0
+        except cl.Error as error:
+            return error.code
+
+    copies = {
+        "same_bytes": copy(whole, whole, byte_count=100, dst_offset=99),
+        "next_bytes": copy(whole, whole, byte_count=100, dst_offset=100),
+        "part_and_whole": copy(whole, parts[0], byte_count=100, src_offset=50),
+        "two_parts": copy(parts[1], parts[0], byte_count=4096),
+        "same_box": copy(whole, whole, src_origin=(0, 0, 0), dst_origin=(9, 9, 0), **box),
+        "next_box": copy(whole, whole, src_origin=(0, 0, 0), dst_origin=(10, 0, 0), **box),
+    }
+    answer("overlaps", copies)
+    queue.finish()
+
+
 def layers(context, queue):
     """Maps an image of layers."""
     made, _ = image(context, cl.mem_object_type.IMAGE1D_ARRAY, 3, layers=4)
@@ -148,6 +173,7 @@ def main():
     partition(device)
     queue = cl.CommandQueue(context)
     launches(context, queue)
+    overlaps(context, queue)
     layers(context, queue)
     objects(context)
     builds(context)
