@@ -17,7 +17,7 @@ pub(super) const HELP_ACCEL: &str = "\
 EXAMPLES:
   venice bench accel
   venice bench accel --turns 9 --json accel.json
-  venice bench accel --peer PoCL-Remote=/opt/pocl/vendors
+  venice bench accel --peer PoCL-Remote=/opt/pocl/vendors,POCL_DEVICES=remote,POCL_REMOTE0_PARAMETERS=node2:10998/0
 
 The same program uses the first device of the local driver, and by `venice run` one that another node of
 a local rack lends: over shm, and with root over udp between network namespaces.";

@@ -39,21 +39,39 @@ pub struct AccelArgs {
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub calls: u32,
 
-    /// One more driver to measure, by the directory of its .icd file: NAME=DIR; may be repeated
-    #[arg(long = "peer", value_name = "NAME=DIR", value_parser = peer)]
-    pub peers: Vec<(String, PathBuf)>,
+    /// One more driver to measure, by the directory of its .icd file and the variables of its
+    /// environment; may be repeated
+    #[arg(long = "peer", value_name = "NAME=DIR[,VARIABLE=VALUE]…", value_parser = peer)]
+    pub peers: Vec<Peer>,
 
     /// Report beside the terminal.
     #[command(flatten)]
     pub output: OutputArgs,
 }
 
-fn peer(text: &str) -> Result<(String, PathBuf), String> {
-    let (name, dir) = text.split_once('=').ok_or("expected NAME=DIR")?;
-    if name.is_empty() || !PathBuf::from(dir).is_dir() {
-        return Err(format!("expected NAME=DIR with an existing directory, not {text}"));
+/// A driver that is measured beside Venice.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    name: String,
+    /// Directory of the driver's `.icd` file.
+    vendors: PathBuf,
+    /// Environment that the driver alone gets.
+    variables: Vec<(String, String)>,
+}
+
+fn peer(text: &str) -> Result<Peer, String> {
+    let mut parts = text.split(',').map(|part| part.split_once('='));
+    let (name, dir) = parts.next().flatten().ok_or("expected NAME=DIR")?;
+    let vendors = PathBuf::from(dir);
+    if name.is_empty() || !vendors.is_dir() {
+        return Err(format!("expected NAME=DIR with an existing directory, not {name}={dir}"));
     }
-    Ok((name.to_owned(), PathBuf::from(dir)))
+    let variable = |part: Option<(&str, &str)>| match part {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("expected VARIABLE=VALUE behind each comma"),
+    };
+    let variables = parts.map(variable).collect::<Result<_, _>>()?;
+    Ok(Peer { name: name.to_owned(), vendors, variables })
 }
 
 /// Measures, prints the table, writes its JSON.
@@ -76,8 +94,7 @@ pub fn execute(args: AccelArgs) -> Result<()> {
 struct Case {
     place: Place,
     rack: Option<Rack>,
-    /// Directory of the driver's `.icd` file.
-    vendors: Option<PathBuf>,
+    peer: Option<Peer>,
 }
 
 fn measure(args: &AccelArgs, report: &mut AccelReport) -> Result<()> {
@@ -98,16 +115,16 @@ fn measure(args: &AccelArgs, report: &mut AccelReport) -> Result<()> {
 fn cases(args: &AccelArgs) -> Result<Vec<Case>> {
     let offers = OFFERS.map(str::to_owned);
     let up = |port| Rack::offering(3, port, LENT_BYTES, &offers);
-    let case = |place, rack| Case { place, rack, vendors: None };
+    let case = |place, rack| Case { place, rack, peer: None };
     let mut cases = vec![case(Place::Local, None), case(Place::Shm, Some(up(Port::Shm)?))];
     // Without root all nodes are on loopback, where no service listens at udp.
     match rustix::process::geteuid().is_root() {
         true => cases.push(case(Place::Udp, Some(up(Port::Udp)?))),
         false => note("accelerators over udp are left out: they need root"),
     }
-    cases.extend(args.peers.iter().map(|(name, dir)| {
-        let (place, vendors) = (Place::Peer(name.clone()), Some(dir.clone()));
-        Case { place, rack: None, vendors }
+    cases.extend(args.peers.iter().map(|peer| {
+        let place = Place::Peer(peer.name.clone());
+        Case { place, rack: None, peer: Some(peer.clone()) }
     }));
     Ok(cases)
 }
@@ -133,8 +150,9 @@ fn run(case: &Case, calls: u32) -> Result<Figures> {
         None => {
             let mut command = Command::new(&program[0]);
             command.args(&program[1..]);
-            if let Some(dir) = &case.vendors {
-                command.env("OCL_ICD_VENDORS", dir);
+            if let Some(peer) = &case.peer {
+                command.env("OCL_ICD_VENDORS", &peer.vendors);
+                command.envs(peer.variables.iter().map(|(key, value)| (key, value)));
             }
             let output = command.output().context("cannot start the measured program")?;
             if !output.status.success() {
