@@ -102,6 +102,8 @@ look() {
         need hashcat hashcat
         need clblast_test_xaxpy clblast-tests
         need clFFT-client clfft-client
+        need clpeak clpeak
+        need darktable-cli darktable
         # Large programs, which only `make test-all` runs.
         [[ -n $(compgen -G "/usr/lib/postgresql/*/bin/initdb") ]] || missing+=(postgresql)
         need chromium chromium

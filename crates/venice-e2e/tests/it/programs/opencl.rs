@@ -74,6 +74,18 @@ for turn in range(6):
         other.release()
 print("right")
 "#;
+/// Has darktable export a picture on the first device, and without one; prints how many commands of
+/// the device succeeded.
+///
+/// darktable leaves processors out unless its settings name them. Its kernels do not build on a local
+/// PoCL, which takes no quoted `-I`.
+const EXPORT: &str = r#"
+device=$(clinfo --raw | grep -m1 -o 'CL_DEVICE_NAME .*' | cut -d' ' -f2- | tr A-Z a-z | tr -cd a-z0-9)
+mkdir -p "$HOME/.config/darktable"
+echo "cldevice_v4_$device=0 250 0 16 16 128 0 0 0.000" >"$HOME/.config/darktable/darktablerc"
+darktable-cli "$1" "$2" --core -d opencl 2>&1 | grep -o '[0-9]* out of [0-9]* events were successful'
+exec darktable-cli "$1" "$3" --core --disable-opencl >/dev/null 2>&1
+"#;
 /// Keeps the endpoints of one port in the environment of a program, as if it ran on another machine.
 const OVER_UDP: &str = "
 import json, os, sys
@@ -225,6 +237,48 @@ fn clfft_transforms() {
     let words = ["/usr/bin/clFFT-client", "-x", "1024", "-b", "64"];
     let said = output(granted(&rack, false, &words));
     assert!(said.contains("*****PASS*****"), "{said}");
+}
+
+#[test]
+fn clpeak_measures() {
+    if !Path::new("/usr/bin/clpeak").exists() {
+        return eprintln!("SKIPPED: clpeak is not installed");
+    }
+    let rack = rack(Port::Shm);
+    let said = output(granted(
+        &rack,
+        false,
+        &["clpeak", "-p", "0", "--kernel-latency", "--transfer-bandwidth", "--compute-intfast"],
+    ));
+    for figure in ["enqueueReadBuffer", "enqueueUnmap", "int16", "Kernel launch latency"] {
+        assert!(said.contains(figure), "{said}");
+    }
+}
+
+#[test]
+fn darktable_exports_pictures() {
+    if !Path::new("/usr/bin/darktable-cli").exists() {
+        return eprintln!("SKIPPED: darktable is not installed");
+    }
+    let (rack, dir) = (rack(Port::Shm), tempfile::tempdir().unwrap());
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let pixels = (0..480 * 320 * 3_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8 / 8);
+    let picture = [b"P6\n480 320\n255\n", &pixels.collect::<Vec<_>>()[..]].concat();
+    fs::write(file("picture.ppm"), picture).unwrap();
+    let files = ["picture.ppm", "device.ppm", "processor.ppm"].map(file);
+    let words = ["bash", "-c", EXPORT, "export", &files[0], &files[1], &files[2]];
+    let mut command = granted(&rack, false, &words);
+    command.env("HOME", dir.path()).env_remove("XDG_CACHE_HOME").env_remove("XDG_CONFIG_HOME");
+    let said = output(command);
+    assert!(!said.is_empty() && !said.starts_with("0 out"), "no command ran: {said:?}");
+    let [device, processor] = [&files[1], &files[2]].map(|path| fs::read(path).unwrap());
+    // Behind a header are values of 16 bits; kernels and processor round differently.
+    let value = |it: &[u8]| i32::from(u16::from_be_bytes([it[0], it[1]]));
+    let values =
+        |it: &[u8]| it[it.len() - 6 * 480 * 320..].chunks(2).map(value).collect::<Vec<_>>();
+    let (device, processor) = (values(&device), values(&processor));
+    let is_near = |(one, two): (&i32, &i32)| (one - two).abs() <= 256;
+    assert!(device.iter().zip(&processor).all(is_near), "the pictures differ");
 }
 
 #[test]
