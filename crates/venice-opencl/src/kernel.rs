@@ -23,6 +23,9 @@ use crate::transit::Access;
 
 /// First version of OpenCL in which a launch may have no work-item.
 const EMPTY_LAUNCHES: (u32, u32) = (2, 1);
+/// Longest value of an argument in bytes: more than any device takes
+/// (`CL_DEVICE_MAX_PARAMETER_SIZE`).
+const MAX_VALUE_BYTES: usize = 1 << 20;
 
 bodies! {
     Kernel: CL_INVALID_KERNEL;
@@ -116,6 +119,10 @@ impl Kernel {
         let info = self.info();
         if index >= info.argument_count {
             return Err(CL_INVALID_ARG_INDEX);
+        }
+        // Without a value it is the size of local memory.
+        if !value.is_null() && !(1..=MAX_VALUE_BYTES).contains(&bytes) {
+            return Err(CL_INVALID_ARG_SIZE);
         }
         // SAFETY: the program passes so many bytes, or null.
         let given = unsafe { array(value.cast::<u8>(), bytes) };

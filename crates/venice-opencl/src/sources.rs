@@ -4,7 +4,8 @@
 //! the compiler misses it, with what it includes itself.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 /// Most files of one build.
@@ -23,6 +24,8 @@ pub struct Sources {
     /// Directories that includes are looked up in.
     dirs: Vec<PathBuf>,
     bytes: usize,
+    /// Files that are there, and beyond the limits.
+    left_out: BTreeSet<PathBuf>,
 }
 
 impl Sources {
@@ -52,7 +55,14 @@ impl Sources {
         translated.push(quoted(&format!("-I{files_dir}{}", here.display())));
         let options = translated.join(" ");
         let files_dir = files_dir.to_owned();
-        Self { options, files: BTreeMap::new(), files_dir, dirs, bytes: 0 }
+        Self {
+            options,
+            files: BTreeMap::new(),
+            files_dir,
+            dirs,
+            bytes: 0,
+            left_out: BTreeSet::new(),
+        }
     }
 
     /// Adds the files that a compiler has missed. Returns false if it has missed none, or they are
@@ -79,13 +89,16 @@ impl Sources {
             if self.files.contains_key(&key) {
                 return false;
             }
-            if !path.is_file() || self.files.len() >= MAX_FILES {
+            let Ok(found) = path.metadata() else { continue };
+            if !found.is_file() {
                 continue;
             }
-            let Ok(contents) = std::fs::read(&path) else { continue };
-            if self.bytes + contents.len() > MAX_BYTES {
+            let room = (MAX_BYTES - self.bytes) as u64;
+            if self.files.len() >= MAX_FILES || found.len() > room {
+                self.left_out.insert(path);
                 continue;
             }
+            let Ok(contents) = read_at_most(&path, room) else { continue };
             self.bytes += contents.len();
             let text = String::from_utf8_lossy(&contents).into_owned();
             let contents = match moved(&text, &self.files_dir) {
@@ -99,6 +112,15 @@ impl Sources {
         false
     }
 
+    /// Returns lines for the log of a build, about files that were too many or too large.
+    pub fn remarks(&self) -> String {
+        let line = |path: &PathBuf| {
+            let most = format!("at most {MAX_FILES} files of {} MiB", MAX_BYTES >> 20);
+            format!("venice: {} stays here: a build takes {most}\n", path.display())
+        };
+        self.left_out.iter().map(line).collect()
+    }
+
     /// Adds what a source includes by name.
     pub fn add_included(&mut self, text: &str, by: Option<&Path>) {
         for line in text.lines() {
@@ -107,6 +129,13 @@ impl Sources {
             }
         }
     }
+}
+
+/// Reads a file that has at most so many bytes; it may grow meanwhile.
+fn read_at_most(path: &Path, bytes: u64) -> std::io::Result<Vec<u8>> {
+    let mut contents = Vec::new();
+    std::fs::File::open(path)?.take(bytes).read_to_end(&mut contents)?;
+    Ok(contents)
 }
 
 /// Gives files that a source includes by absolute paths their places at the donor.
@@ -233,6 +262,18 @@ mod tests {
         let expected = text.replace(&path, &format!("/files{path}"));
         assert_eq!(moved(&text, "/files"), expected);
         assert!(matches!(moved("#include \"x.h\"\n", "/files"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn too_large_files_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create(dir.path().join("large.h")).unwrap();
+        file.set_len(MAX_BYTES as u64 + 1).unwrap();
+        let mut sources = Sources::new(&format!("-I{}", dir.path().display()), "/files");
+        sources.add_included("#include \"large.h\"", None);
+        assert!(sources.files.is_empty());
+        let remarks = sources.remarks();
+        assert!(remarks.contains("large.h stays here") && remarks.contains("64 MiB"), "{remarks}");
     }
 
     #[test]

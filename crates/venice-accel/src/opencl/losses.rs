@@ -2,6 +2,8 @@
 //! tells the user, who would otherwise read of each loss twice.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use venice_wire::GrantId;
@@ -18,7 +20,9 @@ const MAX_REASON_BYTES: usize = 1024;
 pub fn note(dir: &Path, grant: u64, why: &str) -> std::io::Result<()> {
     // A reader finds it whole.
     let new = dir.join(format!(".{grant}"));
-    fs::write(&new, why)?;
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o644).open(&new)?;
+    file.write_all(why.as_bytes())?;
     fs::rename(&new, dir.join(grant.to_string()))
 }
 

@@ -77,18 +77,31 @@ impl Outbox {
     }
 
     /// Adds a command; returns how many submissions that made.
-    pub(super) fn add_command<'a>(&mut self, command: &impl Field<'a>) -> usize {
-        self.add_encoded(|into| command.put(into))
+    ///
+    /// # Errors
+    /// Returns an encoded command that is too long for a message, which was not added.
+    pub(super) fn add_command<'a>(&mut self, command: &impl Field<'a>) -> Result<usize, Vec<u8>> {
+        let before = self.commands.len();
+        command.put(&mut self.commands);
+        if self.commands.len() - before > MAX_PAYLOAD_BYTES {
+            return Err(self.commands.split_off(before));
+        }
+        Ok(self.finish_before(before))
     }
 
     /// Adds the command that `put` appends; returns how many submissions that made.
     pub(super) fn add_encoded(&mut self, put: impl FnOnce(&mut Vec<u8>)) -> usize {
         let before = self.commands.len();
         put(&mut self.commands);
+        self.finish_before(before)
+    }
+
+    /// Ends the submission with the commands `before` the last one, if that does not fit beside them;
+    /// returns how many submissions that made.
+    fn finish_before(&mut self, before: usize) -> usize {
         if self.commands.len() <= MAX_PAYLOAD_BYTES || before == 0 {
             return 0;
         }
-        // It does not fit beside the others.
         let last = self.commands.split_off(before);
         let submits = self.finish_commands();
         self.commands = last;
@@ -199,9 +212,9 @@ mod tests {
     #[test]
     fn commands_precede_later_requests() {
         let mut outbox = Outbox::new();
-        outbox.add_command(&marker(1));
+        outbox.add_command(&marker(1)).unwrap();
         outbox.add_request(RequestKind::Call, opencl::BUILD, b"x");
-        outbox.add_command(&marker(2));
+        outbox.add_command(&marker(2)).unwrap();
         assert_eq!(outbox.finish(QUIET), (1, 0));
         assert_eq!(requests(&mut outbox), [opcode::SUBMIT, opencl::BUILD, opcode::SUBMIT]);
     }
@@ -209,12 +222,12 @@ mod tests {
     #[test]
     fn busy_donor_gets_batches() {
         let mut outbox = Outbox::new();
-        outbox.add_command(&marker(1));
+        outbox.add_command(&marker(1)).unwrap();
         assert!(outbox.is_due(QUIET));
         let busy = Unanswered { submits: EAGER_SUBMITS, polls: POLLS };
         assert!(!outbox.is_due(busy));
         while !outbox.is_due(busy) {
-            outbox.add_command(&marker(1));
+            outbox.add_command(&marker(1)).unwrap();
         }
         assert!(!outbox.is_due(Unanswered { submits: MAX_SUBMITS, polls: POLLS }));
     }
@@ -234,9 +247,21 @@ mod tests {
         for _ in 0..20 {
             let data = crate::opencl::wire::Blob::Inline { bytes: &bytes };
             let kind = CommandKind::WriteBuffer { memory: 1, offset: 0, data };
-            outbox.add_command(&Command { queue: 1, event: 0, waits: Vec::new(), kind });
+            outbox.add_command(&Command { queue: 1, event: 0, waits: Vec::new(), kind }).unwrap();
         }
         outbox.finish(QUIET);
         assert!(requests(&mut outbox).len() >= 6);
+    }
+
+    #[test]
+    fn longest_commands_are_returned() {
+        let mut outbox = Outbox::new();
+        outbox.add_command(&marker(1)).unwrap();
+        let waits = vec![7; MAX_PAYLOAD_BYTES / 8];
+        let long = Command { queue: 1, event: 2, waits, kind: CommandKind::Marker {} };
+        let encoded = outbox.add_command(&long).unwrap_err();
+        assert_eq!(encoded, crate::stream::wire::encode(&long));
+        outbox.finish(QUIET);
+        assert_eq!(requests(&mut outbox), [opcode::SUBMIT]);
     }
 }

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use venice_ports::qpair::{QPairMessages, QPairSocketError};
 use venice_rack::types::ServiceAccess;
-use venice_service::wire::{Entry, MAX_MESSAGE_BYTES, Message};
+use venice_service::wire::{Entry, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, Message};
 use venice_service::{ClientError, ServiceClient, Status};
 
 use super::arena::Arena;
 use super::code::{Field, Malformed};
 use super::outbox::{Outbox, POLLS, RequestKind, Unanswered};
-use super::wire::{ANSWER_BYTES, Blob, Place, decode, encode, opcode};
+use super::wire::{ANSWER_BYTES, Blob, LongRequest, Place, decode, encode, opcode};
 use crate::region::{Region, RegionError};
 
 /// Longest wait for a host that has to answer at once.
@@ -179,10 +179,12 @@ impl CommandStream {
         self.lost.get().map(|why| &**why)
     }
 
-    /// Sends a command, at once or with later ones.
+    /// Sends a command, at once or with later ones. One that is too long for a message goes through
+    /// the region, and is waited for.
     ///
     /// # Errors
-    /// [`SessionError::Lost`], [`SessionError::Forked`].
+    /// [`SessionError::Lost`], [`SessionError::Forked`]; for a long one those of
+    /// [`CommandStream::call`].
     pub fn submit<'a>(&self, command: &impl Field<'a>) -> Result<(), SessionError> {
         self.submit_all(std::slice::from_ref(command))
     }
@@ -196,8 +198,16 @@ impl CommandStream {
         let mut outbox = lock(&self.outbox);
         self.add_releases(&mut outbox);
         for command in commands {
-            let submits = outbox.add_command(command);
-            self.submits.fetch_add(submits, Ordering::Relaxed);
+            match outbox.add_command(command) {
+                Ok(submits) => {
+                    self.submits.fetch_add(submits, Ordering::Relaxed);
+                }
+                Err(encoded) => {
+                    drop(outbox);
+                    self.call(opcode::SUBMIT, &encoded)?;
+                    outbox = lock(&self.outbox);
+                }
+            }
         }
         if !outbox.is_due(self.unanswered()) {
             // What was answered meanwhile makes room.
@@ -229,8 +239,20 @@ impl CommandStream {
     /// Makes a request behind the commands so far, and waits for its answer.
     ///
     /// # Errors
-    /// The errors of [`CommandStream::submit`]; [`SessionError::Refused`].
+    /// The errors of [`CommandStream::submit`]; [`SessionError::Refused`]; those of
+    /// [`CommandStream::allocate`] for a payload that is too long for a message.
     pub fn call(&self, code: u16, payload: &[u8]) -> Result<Vec<u8>, SessionError> {
+        if payload.len() <= MAX_PAYLOAD_BYTES {
+            return self.call_in_message(code, payload);
+        }
+        let place = self.stage(payload)?;
+        let offset = place.offset;
+        let answer = self.call_in_message(opcode::LONG, &encode(&LongRequest { code, place }));
+        self.free(offset);
+        answer
+    }
+
+    fn call_in_message(&self, code: u16, payload: &[u8]) -> Result<Vec<u8>, SessionError> {
         let id = self.request(RequestKind::Call, code, payload)?;
         let (status, answer) = self.wait_until(|| lock(&self.answers).remove(&id))?;
         if status == Status::OK { Ok(answer) } else { Err(SessionError::Refused(status)) }

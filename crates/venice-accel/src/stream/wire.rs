@@ -25,6 +25,8 @@ pub mod opcode {
     /// Asks for two words of the region in which this recipient counts the bytes that it stores there
     /// and loads from there. Answer: offset.
     pub const COUNT: u16 = 14;
+    /// A request whose payload is too long for a message; payload: [`LongRequest`](super::LongRequest).
+    pub const LONG: u16 = 15;
 }
 
 messages! {
@@ -34,6 +36,15 @@ messages! {
         pub offset: u64,
         /// Length in bytes.
         pub bytes: u64,
+    }
+
+    /// A request with its payload in the region. Commands in it are answered once they are carried
+    /// out.
+    pub struct LongRequest {
+        /// Its opcode; not [`opcode::LONG`].
+        pub code: u16,
+        /// Its payload.
+        pub place: Place,
     }
 
     /// Bytes in the message, or in the region if they are long.

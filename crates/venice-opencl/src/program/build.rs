@@ -72,9 +72,10 @@ impl Program {
             sources.add_included(source, None);
         }
         for round in 0.. {
-            let result = self.try_build(session, &sources, step)?;
+            let mut result = self.try_build(session, &sources, step)?;
             let may_lack = result.status != CL_SUCCESS && round < MAX_ROUNDS;
             if !may_lack || !sources.add_missing(&result.log) {
+                result.log.push_str(&sources.remarks());
                 return Ok(result);
             }
         }

@@ -11,9 +11,12 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::io::Errno;
+use rustix::net::SocketType;
 use rustix::process::{Pid, test_kill_process};
 use venice_service::moves::{FromDriver, Lines, Move, ToDriver, send};
 use venice_wire::GrantId;
+
+use crate::run::listen_alone;
 
 /// Most programs with drivers: each has a thread here.
 const MAX_DRIVERS: usize = 256;
@@ -82,7 +85,7 @@ impl Drivers {
     /// # Errors
     /// The errors of the socket.
     pub(super) fn listen(path: PathBuf) -> io::Result<Self> {
-        let listener = UnixListener::bind(&path)?;
+        let listener = UnixListener::from(listen_alone(&path, SocketType::STREAM)?);
         let shared = Arc::new(Shared::default());
         let accepting = std::thread::Builder::new().name("venice-moves".into()).spawn({
             let shared = Arc::clone(&shared);

@@ -130,9 +130,8 @@ impl Installed {
         let (place, _) = self.place.as_ref().expect("it was made above");
         let (dir, losses) = (place.path().join(service), place.path().join(LOSSES));
         let installed = || {
-            std::fs::create_dir_all(&losses)?;
-            std::fs::create_dir(&dir)?;
-            install(&found, &dir)
+            place.create_dir(LOSSES)?;
+            install(&found, &place.create_dir(service)?)
         };
         let named = || format!("installing the {} in {}", library.name, dir.display());
         self.variables.extend(installed().with_context(named)?);

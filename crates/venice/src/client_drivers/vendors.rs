@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use venice_accel::opencl::drivers::VENDORS_DIR;
@@ -38,7 +39,7 @@ fn install_beside(
     for (name, driver) in local_drivers(&variable) {
         // The run may be a part of another one.
         if Path::new(&driver) != library {
-            fs::write(dir.join(name), line(&driver))?;
+            write(&dir.join(name), &line(&driver))?;
         }
     }
     put_first(dir, &line(library.as_os_str()))?;
@@ -97,12 +98,18 @@ fn line(driver: &OsStr) -> Vec<u8> {
     line
 }
 
+/// Writes a file that nobody else writes to, whatever the umask is: loaders load what it names.
+fn write(path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+    file.write_all(text)
+}
+
 /// Writes a file that a reader of the directory meets before the others. The order depends on the
 /// file system, so that names are tried; if none is the first, the last one stays.
 fn put_first(dir: &Path, text: &[u8]) -> io::Result<()> {
     for number in 0..NAMES {
         let path = dir.join(format!("venice{number}.icd"));
-        fs::write(&path, text)?;
+        write(&path, text)?;
         let first = fs::read_dir(dir)?.next().transpose()?;
         if first.is_some_and(|it| it.path() == path) || number + 1 == NAMES {
             break;

@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -33,8 +33,27 @@ impl MeetingPlace {
         let above = std::env::temp_dir();
         sweep(&above);
         let me = Identity::of(std::process::id()).context("reading /proc")?;
-        let folder = tempfile::Builder::new().prefix(&name_begins(me)).tempdir_in(above);
-        Ok(MeetingPlace { folder: folder.context("making a folder for the run's socket")? })
+        // Programs that change their user read there; nobody else writes, whatever the umask is.
+        let mode = fs::Permissions::from_mode(0o755);
+        let mut folder = tempfile::Builder::new();
+        let folder = folder.prefix(&name_begins(me)).permissions(mode).tempdir_in(&above);
+        let folder = folder.with_context(|| {
+            let above = above.display();
+            format!(
+                "making a folder in {above} for the run: set TMPDIR to a folder that can be written"
+            )
+        })?;
+        Ok(MeetingPlace { folder })
+    }
+
+    /// Creates a directory in it that nobody else writes to.
+    ///
+    /// # Errors
+    /// Returns the system's error.
+    pub fn create_dir(&self, name: &str) -> std::io::Result<PathBuf> {
+        let path = self.folder.path().join(name);
+        fs::DirBuilder::new().mode(0o755).recursive(true).create(&path)?;
+        Ok(path)
     }
 
     /// Returns the path of the directory.
@@ -53,13 +72,26 @@ impl MeetingPlace {
     /// Returns the kernel's error, with the path.
     pub fn listen(&self) -> anyhow::Result<OwnedFd> {
         let path = self.socket();
-        listen(&path).with_context(|| format!("listening at {}", path.display()))
+        let socket = listen(&path).with_context(|| format!("listening at {}", path.display()))?;
+        rustix::io::ioctl_fionbio(&socket, true).context("setting up the run's socket")?;
+        Ok(socket)
     }
 }
 
 fn listen(path: &Path) -> rustix::io::Result<OwnedFd> {
-    let listener = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    listen_alone(path, SocketType::SEQPACKET)
+}
+
+/// Listens at a socket that other users do not reach, whatever the umask is.
+///
+/// # Errors
+/// Returns the kernel's error.
+pub fn listen_alone(path: &Path, kind: SocketType) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let listener = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
+    // Before `listen`, which lets others in.
+    rustix::fs::chmod(path, rustix::fs::Mode::RWXU)?;
     rustix::net::listen(&listener, 64)?;
     Ok(listener)
 }

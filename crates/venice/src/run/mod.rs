@@ -45,7 +45,7 @@ use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
 pub use child::{Child, Ended};
 pub use job::{StandInArgs, execute as stand_in};
-pub use meeting_place::MeetingPlace;
+pub use meeting_place::{MeetingPlace, listen_alone};
 pub use program::find as find_program;
 pub use shared_memory::{RunPages, SharedMemory};
 pub use unmanaged::UnmanagedView;

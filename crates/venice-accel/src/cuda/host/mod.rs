@@ -39,8 +39,8 @@ use super::found::{ATTRIBUTES, attribute, describe};
 use super::library::{CudaError, Library, call};
 use super::options::CudaOptions;
 use super::wire::{
-    ANSWER_BYTES, Attribute, Blob, Command, Description, Linked, Logs, Notice, Place, Reader,
-    VERSION, decode, encode, opcode,
+    ANSWER_BYTES, Attribute, Blob, Command, Description, Linked, Logs, LongRequest, Notice, Place,
+    Reader, VERSION, decode, encode, opcode,
 };
 use crate::region::{RegionHost, key_of};
 use crate::stream::host::{Activity, Extents, Inbox, Mail, activity};
@@ -254,6 +254,13 @@ impl Cuda {
         Status::OK
     }
 
+    /// Returns opcode and payload of a request whose payload lies in the region.
+    fn long_request(&self, owner: ConnectionId, payload: &[u8]) -> Option<(u16, Vec<u8>)> {
+        let LongRequest { code, place } = decode(payload).ok()?;
+        let payload = self.blob(owner, &Blob::Region { place })?;
+        (code != opcode::LONG).then_some((code, payload))
+    }
+
     fn answer_submitted(&mut self, connection: ConnectionId) {
         let Some(state) = self.connections.get_mut(&connection) else { return };
         let held = state.mail.take_held().into_iter();
@@ -401,14 +408,23 @@ impl Service for Cuda {
     }
 
     fn handle_request(&mut self, now_ns: u64, request: Request<'_>) {
-        let Request { connection, id, opcode, payload } = request;
+        let Request { connection, id, mut opcode, mut payload } = request;
+        let is_long = opcode == opcode::LONG;
+        let long;
+        if is_long {
+            match self.long_request(connection, payload) {
+                Some(taken) => long = taken,
+                None => return self.answer(connection, id, Status::MALFORMED, Vec::new()),
+            }
+            (opcode, payload) = (long.0, &long.1);
+        }
         let (status, answer) = match opcode {
             opcode::DESCRIBE => match decode::<u16>(payload) {
                 Ok(VERSION) => (Status::OK, self.description.clone()),
                 Ok(_) | Err(_) => (Status::MALFORMED, Vec::new()),
             },
             opcode::SUBMIT => match self.submit(now_ns, connection, payload) {
-                Status::OK => {
+                Status::OK if !is_long => {
                     let state = self.connections.get_mut(&connection);
                     if state.is_some_and(|state| state.mail.hold(id)) {
                         self.answer_submitted(connection);

@@ -56,7 +56,8 @@ use super::library::{Library, call};
 use super::options::OpenClOptions;
 use super::wire::{
     ANSWER_BYTES, AdmitRequest, Blob, BuildKind, BuildRequest, BuildResult, Command, CommandKind,
-    Description, FetchRequest, Malformed, Notice, Place, Reader, VERSION, decode, encode, opcode,
+    Description, FetchRequest, LongRequest, Malformed, Notice, Place, Reader, VERSION, decode,
+    encode, opcode,
 };
 use crate::mailbox::{Shape, serve_mailboxes_beside};
 use crate::region::{RegionHost, Ticket, key_of};
@@ -323,6 +324,13 @@ impl OpenCl {
             state.find_failed(self.donor.library);
         }
         Status::OK
+    }
+
+    /// Returns opcode and payload of a request whose payload lies in the region.
+    fn long_request(&self, owner: ConnectionId, payload: &[u8]) -> Option<(u16, Vec<u8>)> {
+        let LongRequest { code, place } = decode(payload).ok()?;
+        let payload = self.donor.blob(owner, &Blob::Region { place })?;
+        (code != opcode::LONG).then_some((code, payload))
     }
 
     /// Answers a submission later, with the next notice or with others.
@@ -641,7 +649,16 @@ impl Service for OpenCl {
     }
 
     fn handle_request(&mut self, now_ns: u64, request: Request<'_>) {
-        let Request { connection, id, opcode, payload } = request;
+        let Request { connection, id, mut opcode, mut payload } = request;
+        let is_long = opcode == opcode::LONG;
+        let long;
+        if is_long {
+            match self.long_request(connection, payload) {
+                Some(taken) => long = taken,
+                None => return self.answer(connection, id, Status::MALFORMED, Vec::new()),
+            }
+            (opcode, payload) = (long.0, &long.1);
+        }
         self.look_ns.get_or_insert(now_ns + LOOK_NS);
         let (status, answer) = match opcode {
             opcode::ADMIT => (self.admit(connection, payload), Vec::new()),
@@ -655,7 +672,7 @@ impl Service for OpenCl {
                 Ok(_) | Err(_) => (Status::MALFORMED, Vec::new()),
             },
             opcode::SUBMIT => match self.submit(now_ns, connection, payload) {
-                Status::OK => return self.hold_answer(connection, id),
+                Status::OK if !is_long => return self.hold_answer(connection, id),
                 status => (status, Vec::new()),
             },
             opcode::POLL => {

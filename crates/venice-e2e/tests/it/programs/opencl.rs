@@ -240,6 +240,22 @@ fn clfft_transforms() {
 }
 
 #[test]
+fn others_write_to_no_run_folder() {
+    let (rack, dir) = (rack(Port::Shm), tempfile::tempdir().unwrap());
+    // A run with memory in one with a device: sockets, drivers, and what others could write.
+    let find = r#"find "$TMPDIR" -name '*.sock' | wc -l; find "$TMPDIR" ! -type l -perm /022"#;
+    let inner = rack.command(&["run", "--local", "16MiB", "--", "sh", "-c", find]);
+    let words = [inner.get_program()].into_iter().chain(inner.get_args());
+    let words: Vec<&str> = words.map(|word| word.to_str().unwrap()).collect();
+    let outer = granted(&rack, false, &words);
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"umask 000; exec "$@""#, "sh"]).arg(outer.get_program());
+    command.args(outer.get_args()).env("TMPDIR", dir.path());
+    command.envs(outer.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    assert_eq!(output(command), "3\n");
+}
+
+#[test]
 fn clpeak_measures() {
     if !Path::new("/usr/bin/clpeak").exists() {
         return eprintln!("SKIPPED: clpeak is not installed");

@@ -136,6 +136,19 @@ def overlaps(context, queue):
     queue.finish()
 
 
+def long_calls(context, queue):
+    """Calls whose lists and texts are longer than a message between machines."""
+    gate = cl.UserEvent(context)
+    buffers = [cl.Buffer(context, cl.mem_flags.READ_WRITE, 4) for _ in range(10000)]
+    moved = cl.enqueue_migrate_mem_objects(queue, buffers, wait_for=[gate])
+    marker = cl.enqueue_marker(queue, wait_for=[moved] * 10000)
+    gate.set_status(cl.command_execution_status.COMPLETE)
+    marker.wait()
+    options = " ".join(f"-DNAME{at}=1" for at in range(8000))
+    program = cl.Program(context, SOURCE).build(options)
+    answer("long_calls", marker.command_execution_status, program.num_kernels)
+
+
 def layers(context, queue):
     """Maps an image of layers."""
     made, _ = image(context, cl.mem_object_type.IMAGE1D_ARRAY, 3, layers=4)
@@ -174,6 +187,7 @@ def main():
     queue = cl.CommandQueue(context)
     launches(context, queue)
     overlaps(context, queue)
+    long_calls(context, queue)
     layers(context, queue)
     objects(context)
     builds(context)
