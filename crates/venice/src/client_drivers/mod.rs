@@ -140,6 +140,13 @@ impl Installed {
         Ok(())
     }
 
+    /// True if unchanged programs find the device by a driver.
+    pub fn reaches_programs(row: &GrantedRow) -> bool {
+        let is_its =
+            |side: &&ClientSide| row.service.as_ref().is_some_and(|it| it.service == side.service);
+        CLIENT_SIDES.iter().find(is_its).is_some_and(|side| side.driver.is_some())
+    }
+
     /// Returns the variables of the program's environment.
     pub fn variables(&self) -> &[(&'static str, OsString)] {
         &self.variables

@@ -17,6 +17,7 @@ use crate::client_drivers::{Installed, Source, Tell};
 use crate::granted::{GrantedRow, environment, watch};
 use crate::waiting::{in_line, told};
 use venice_cli::failure::Usage;
+use venice_cli::terminal::remark;
 
 /// Flags of devices.
 #[derive(Args, Clone, Debug)]
@@ -68,6 +69,8 @@ pub struct Devices {
     source: Source,
     heard: Receiver<HeldNews>,
     drivers: Installed,
+    /// True if accelerators of any sort were asked for.
+    takes_any: bool,
 }
 
 impl Devices {
@@ -88,7 +91,10 @@ impl Devices {
         (tell, heard): (Tell, Receiver<HeldNews>),
     ) -> Self {
         let source = Source::of(access, spec, RunDevices::of(held.grants()), tell);
-        Self { held: Arc::new(held), source, heard, drivers: Installed::default() }
+        let is_any =
+            |want: &Want| want.kind == ResourceKind::Accelerator && want.capabilities.is_empty();
+        let takes_any = spec.devices.iter().any(is_any);
+        Self { held: Arc::new(held), source, heard, drivers: Installed::default(), takes_any }
     }
 
     /// Allocates devices without memory.
@@ -111,6 +117,9 @@ impl Devices {
     pub fn describe_to(&mut self, start: &mut Command) -> anyhow::Result<()> {
         let rows = GrantedRow::all(&self.held);
         self.drivers = Installed::of(&rows, &self.held, self.source.clone())?;
+        if self.takes_any {
+            rows.iter().filter_map(hidden).for_each(remark);
+        }
         start.envs(environment(&rows)).envs(self.drivers.variables().iter().cloned());
         Ok(())
     }
@@ -127,6 +136,19 @@ impl Devices {
         });
         DeviceWatch { end, watcher }
     }
+}
+
+/// Returns a remark on an accelerator that unchanged programs do not find.
+fn hidden(row: &GrantedRow) -> Option<String> {
+    let is_hidden =
+        row.kind == ResourceKind::Accelerator.name() && !Installed::reaches_programs(row);
+    let (device, node) = (&row.address, &row.node);
+    is_hidden.then(|| {
+        format!(
+            "venice: {device} of {node} has no driver for programs, which find it by venice.accel \
+             alone: --accel-needs opencl (or cuda) takes devices with one"
+        )
+    })
 }
 
 fn telling() -> (Tell, Receiver<HeldNews>) {
@@ -150,5 +172,30 @@ impl DeviceWatch {
     pub fn finish(self) -> bool {
         drop(self.end);
         self.watcher.join().expect("the watcher does not panic")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_accelerators_are_told() {
+        let row = |kind, address: &str| GrantedRow {
+            id: 1,
+            kind,
+            node: "node2".into(),
+            address: address.into(),
+            bytes: 1 << 20,
+            capabilities: Vec::new(),
+            lease_s: 1.0,
+            service: None,
+        };
+        let remark = hidden(&row("accelerator", "emulated0")).unwrap();
+        assert!(
+            remark.contains("emulated0 of node2") && remark.contains("--accel-needs"),
+            "{remark}"
+        );
+        assert_eq!(hidden(&row("nic", "eth1")), None);
     }
 }

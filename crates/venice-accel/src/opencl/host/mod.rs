@@ -18,6 +18,7 @@ mod describe;
 mod execute;
 mod fetch;
 mod in_place;
+mod leaving;
 mod objects;
 mod output;
 mod parts;
@@ -47,6 +48,7 @@ use self::build::{Build, Builder, Built, Handle, Outcome, Step};
 use self::execute::{Executor, done};
 use self::fetch::{Fetch, Fetched, Fetcher};
 use self::in_place::works_in_region;
+use self::leaving::Leaving;
 use self::objects::{Kind, Objects, Owned};
 use self::output::{Output, TaskOutput};
 use self::tasks::TaskExecutor;
@@ -202,9 +204,7 @@ struct OpenCl {
     /// Polls the inbox and the output.
     wake: OwnedFd,
     connections: BTreeMap<ConnectionId, Connection>,
-    /// Ended connections whose last commands and fetches still run, with the number of their queues
-    /// and fetches.
-    leaving: BTreeMap<ConnectionId, usize>,
+    leaving: Leaving,
     answers: VecDeque<(Answer, Vec<u8>)>,
     description: Vec<u8>,
     /// Time of the next look for failed commands; `None`: nothing is pending.
@@ -279,7 +279,7 @@ impl OpenCl {
             task_output,
             wake,
             connections: BTreeMap::new(),
-            leaving: BTreeMap::new(),
+            leaving: Leaving::default(),
             answers: VecDeque::new(),
             description: encode(&description),
             look_ns: None,
@@ -576,7 +576,7 @@ impl OpenCl {
     }
 
     /// Lets the last commands of a connection that is gone end before its memory has another use.
-    fn leave(&mut self, connection: ConnectionId, state: &Connection) {
+    fn leave(&mut self, now_ns: u64, connection: ConnectionId, state: &Connection) {
         let mut queues = state.fetches;
         for queue in state.objects.queues() {
             let mut event: cl_event = null_mut();
@@ -602,19 +602,29 @@ impl OpenCl {
             queues +=
                 usize::from(watch::watch(self.donor.library, &self.donor.inbox, last).is_ok());
         }
-        self.leaving.insert(connection, queues);
-        if queues == 0 {
-            self.handle_farewell(connection);
+        if self.leaving.add(now_ns, connection, queues) {
+            self.remove_ranges(connection);
         }
     }
 
     fn handle_farewell(&mut self, connection: ConnectionId) {
-        let Some(queues) = self.leaving.get_mut(&connection) else { return };
-        *queues = queues.saturating_sub(1);
-        if *queues > 0 {
-            return;
+        if self.leaving.handle_end(connection) {
+            self.remove_ranges(connection);
         }
-        self.leaving.remove(&connection);
+    }
+
+    /// Ends the host when commands of a program that is gone hold up all others: a driver can end no
+    /// kernel, and nobody could use the device any more.
+    fn end_if_held_up(&mut self, now_ns: u64, is_pending: bool) {
+        if !is_pending {
+            self.leaving.handle_progress(now_ns);
+        } else if self.leaving.hold_up_others(now_ns) {
+            eprintln!("a kernel of a program that has ended holds up the device");
+            std::process::exit(1);
+        }
+    }
+
+    fn remove_ranges(&mut self, connection: ConnectionId) {
         for (offset, bytes) in self.donor.extents.borrow_mut().remove_owner(connection) {
             let _ = self.donor.region.discard(offset, bytes as usize);
         }
@@ -703,14 +713,14 @@ impl Service for OpenCl {
         self.answer(connection, id, status, answer);
     }
 
-    fn handle_disconnect(&mut self, _now_ns: u64, connection: ConnectionId) {
+    fn handle_disconnect(&mut self, now_ns: u64, connection: ConnectionId) {
         self.answers.retain(|(answer, _)| answer.connection != connection);
         if let Some(state) = self.connections.remove(&connection) {
             self.activity.handle_end(activity::moved(&self.donor.region, state.words));
             if let Some(words) = state.words {
                 self.donor.give_back(activity::WORDS_OWNER, words);
             }
-            self.leave(connection, &state);
+            self.leave(now_ns, connection, &state);
         }
     }
 
@@ -724,6 +734,7 @@ impl Service for OpenCl {
         let library = self.donor.library;
         self.connections.values_mut().for_each(|state| state.find_failed(library));
         let is_pending = self.connections.values().any(|state| !state.pending.is_empty());
+        self.end_if_held_up(now_ns, is_pending);
         self.look_ns = is_pending.then_some(now_ns + LOOK_NS);
     }
 
@@ -737,7 +748,12 @@ impl Service for OpenCl {
         self.take_output();
         for brought in brought {
             match brought {
-                Brought::Ended(ended) => self.ended(ended),
+                Brought::Ended(ended) => {
+                    if !ended.command.is_last {
+                        self.leaving.handle_progress(now_ns);
+                    }
+                    self.ended(ended);
+                }
                 Brought::Freed { connection, id } => {
                     if let Some(state) = self.connections.get_mut(&connection) {
                         state.notify(&Notice::Freed { id });

@@ -86,6 +86,19 @@ echo "cldevice_v4_$device=0 250 0 16 16 128 0 0 0.000" >"$HOME/.config/darktable
 darktable-cli "$1" "$2" --core -d opencl 2>&1 | grep -o '[0-9]* out of [0-9]* events were successful'
 exec darktable-cli "$1" "$3" --core --disable-opencl >/dev/null 2>&1
 "#;
+/// Begins a kernel that never ends, and is killed.
+const NEVER_ENDS: &str = r#"
+import numpy, os, pyopencl as cl, signal
+context = cl.Context(cl.get_platforms()[0].get_devices())
+queue = cl.CommandQueue(context)
+flag = cl.Buffer(context, cl.mem_flags.READ_WRITE, 4)
+cl.enqueue_copy(queue, flag, numpy.zeros(1, numpy.int32))
+source = "kernel void wait(volatile global int *flag) { while (!*flag); }"
+cl.Program(context, source).build().wait(queue, (64,), (1,), flag)
+queue.flush()
+import time; time.sleep(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"#;
 /// Keeps the endpoints of one port in the environment of a program, as if it ran on another machine.
 const OVER_UDP: &str = "
 import json, os, sys
@@ -253,6 +266,20 @@ fn others_write_to_no_run_folder() {
     command.args(outer.get_args()).env("TMPDIR", dir.path());
     command.envs(outer.get_envs().filter_map(|(name, value)| Some((name, value?))));
     assert_eq!(output(command), "3\n");
+}
+
+#[test]
+fn endless_kernel_of_dead_program_ends() {
+    if !Path::new(PYOPENCL).exists() {
+        return eprintln!("SKIPPED: python3-pyopencl is not installed");
+    }
+    let rack = rack(Port::Shm);
+    let both = r#"/usr/bin/python3 -c "$0"; /usr/bin/python3 -c "$1""#;
+    let run = granted(&rack, false, &["sh", "-c", both, NEVER_ENDS, ADD]);
+    let outcome = Running::spawn(run, false).finish(PATIENCE);
+    assert!(!outcome.status.success());
+    let said = &outcome.stderr;
+    assert!(said.contains("node2") && said.contains("holds up the device"), "{said}");
 }
 
 #[test]
