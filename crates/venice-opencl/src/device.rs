@@ -50,6 +50,7 @@ const EXTENSIONS: &[&str] = &[
     "cl_khr_expect_assume",
     "cl_khr_select_fprounding_mode",
     "cl_khr_il_program",
+    "cl_khr_spir",
     "cl_amd_media_ops",
     "cl_nv_pragma_unroll",
     "cl_nv_compiler_options",
