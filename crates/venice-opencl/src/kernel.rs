@@ -345,7 +345,7 @@ pub unsafe extern "C" fn create_kernel(
     // SAFETY: the program passes a string, and null or a valid place.
     unsafe {
         made(stored, || {
-            let program = Object::<Program>::get(program)?;
+            let program = Program::settled(program)?;
             if name.is_null() {
                 return Err(CL_INVALID_VALUE);
             }
@@ -364,7 +364,7 @@ pub unsafe extern "C" fn create_kernels_in_program(
     count: *mut cl_uint,
 ) -> cl_int {
     code(|| {
-        let program = Object::<Program>::get(program)?;
+        let program = Program::settled(program)?;
         let built = program.any_executable()?;
         let all = built.kernels.len();
         if !kernels.is_null() && (room as usize) < all {
@@ -444,7 +444,6 @@ pub unsafe extern "C" fn kernel_arg_info(
             return Err(CL_INVALID_ARG_INDEX);
         }
         let argument = kernel.info().arguments.get(index as usize);
-        let argument = argument.filter(|_| kernel.program.describes_arguments());
         let argument = argument.ok_or(CL_KERNEL_ARG_INFO_NOT_AVAILABLE)?;
         let out = Out { room, value, needed };
         match name {

@@ -143,6 +143,25 @@ impl Step {
     }
 }
 
+/// A build that a thread does. It has ended on drop.
+struct Builder(Shared<Program>);
+
+impl Builder {
+    fn begin(program: &Shared<Program>) -> Self {
+        let mut state = program.state();
+        state.builders += 1;
+        state.process = std::process::id();
+        Self(Shared::clone(program))
+    }
+}
+
+impl Drop for Builder {
+    fn drop(&mut self) {
+        self.0.state().builders -= 1;
+        self.0.settled.notify_all();
+    }
+}
+
 /// Request of a build, of all three functions.
 struct BuildCall {
     program: Shared<Program>,
@@ -194,6 +213,17 @@ impl BuildCall {
         Ok(())
     }
 
+    /// Notes the failure of builds that could not begin.
+    fn note_not_begun(&self, code: cl_int) {
+        for device in &self.devices {
+            let status = self.program.state().builds.get(&device.index).map(|build| build.status);
+            if status == Some(CL_BUILD_IN_PROGRESS) {
+                let result = Arc::new(BuildResult::without_program(code));
+                self.program.note(device, CL_BUILD_ERROR, &self.options, result);
+            }
+        }
+    }
+
     /// Builds now, or on a thread that calls back.
     fn start(self, notify: Notify, user: *mut c_void) -> Done {
         let Some(notify) = notify else { return self.run() };
@@ -202,11 +232,15 @@ impl BuildCall {
             self.program.note_begin(device, &self.options);
         }
         let user = user as usize;
+        let builder = Builder::begin(&self.program);
         let build = move || {
             let pass = gate::enter();
             // The outcome is in the program.
-            let _ = self.run();
+            if let Err(code) = self.run() {
+                self.note_not_begun(code);
+            }
             drop(pass);
+            drop(builder);
             let handle = Object::handle(&self.program);
             // SAFETY: the program gave function and pointer for this call.
             unsafe { notify(handle, user as *mut c_void) };
@@ -245,7 +279,7 @@ pub unsafe extern "C" fn build_program(
 ) -> cl_int {
     // SAFETY: the program passes valid lists and strings.
     code(|| unsafe {
-        let program = Object::<Program>::get(program)?;
+        let program = Program::settled(program)?;
         if notify.is_none() && !user.is_null() {
             return Err(CL_INVALID_VALUE);
         }
@@ -269,7 +303,7 @@ pub unsafe extern "C" fn compile_program(
 ) -> cl_int {
     // SAFETY: the program passes valid lists and strings.
     code(|| unsafe {
-        let program = Object::<Program>::get(program)?;
+        let program = Program::settled(program)?;
         if notify.is_none() && !user.is_null() {
             return Err(CL_INVALID_VALUE);
         }
@@ -317,7 +351,7 @@ pub unsafe extern "C" fn link_program(
             }
             let devices = build_devices(&context.listed, count, devices)?;
             let handles = array(inputs, input_count as usize);
-            let inputs = handles.iter().map(|handle| Object::<Program>::get(*handle));
+            let inputs = handles.iter().map(|handle| Program::settled(*handle));
             let inputs = inputs.collect::<Done<Vec<_>>>()?;
             let program = Program::new(&context, devices.clone(), super::Origin::Built);
             let options = text(options);

@@ -6,7 +6,8 @@ pub use self::build::{build_program, compile_program, link_program};
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_uchar, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use opencl_sys::*;
 use venice_accel::opencl::session::Session;
@@ -18,6 +19,7 @@ use crate::call::{Done, Out, array, code, made, session_code, store, text};
 use crate::context::Context;
 use crate::device::Device;
 use crate::event::plain;
+use crate::gate;
 use crate::link::Link;
 use crate::object::{Object, Shared, bodies, new_id};
 use crate::part::devices_at;
@@ -29,6 +31,8 @@ bodies! {
 
 /// Option by which kernels can be described.
 const ARGUMENT_INFO: &str = "-cl-kernel-arg-info";
+/// Sleep before another look whether this process is a child, in which no thread builds.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A program.
 pub struct Program {
@@ -37,6 +41,8 @@ pub struct Program {
     pub devices: Vec<Shared<Device>>,
     origin: Origin,
     state: Mutex<State>,
+    /// Notified when a thread has ended a build.
+    settled: Condvar,
 }
 
 /// Origin of a program.
@@ -61,6 +67,9 @@ struct State {
     builds: HashMap<usize, DeviceBuild>,
     /// Kernels of it that exist: then it cannot be built again.
     kernels: usize,
+    /// Threads that build it, and their process.
+    builders: usize,
+    process: u32,
 }
 
 /// A build at one device.
@@ -79,8 +88,8 @@ impl Program {
         devices: Vec<Shared<Device>>,
         origin: Origin,
     ) -> Shared<Self> {
-        let (context, state) = (Shared::clone(context), Mutex::default());
-        Object::new(Self { id: new_id(), context, devices, origin, state })
+        let (context, state, settled) = (Shared::clone(context), Mutex::default(), Condvar::new());
+        Object::new(Self { id: new_id(), context, devices, origin, state, settled })
     }
 
     /// Returns its source, if it is made of one.
@@ -169,11 +178,25 @@ impl Program {
         found.next().ok_or(CL_INVALID_PROGRAM_EXECUTABLE)
     }
 
-    /// True if the program was built so that its kernels may be described to the program.
-    pub fn describes_arguments(&self) -> bool {
-        let state = self.state();
-        self.source().is_none()
-            || state.builds.values().any(|build| build.options.contains(ARGUMENT_INFO))
+    /// Returns the program of a handle, once no thread builds it. Drivers that build in the call have
+    /// the outcome then, and programs use it without waiting for their callback.
+    ///
+    /// # Errors
+    /// [`CL_INVALID_PROGRAM`].
+    pub fn settled(handle: cl_program) -> Done<Shared<Self>> {
+        let program = Object::<Self>::get(handle)?;
+        if program.state().builders > 0 {
+            gate::outside(|| program.wait_for_builders());
+        }
+        Ok(program)
+    }
+
+    fn wait_for_builders(&self) {
+        let mut state = self.state();
+        while state.builders > 0 && state.process == std::process::id() {
+            let woken = self.settled.wait_timeout(state, LOOK);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     pub fn note_kernels(&self, count: usize) {
@@ -336,8 +359,11 @@ pub unsafe extern "C" fn create_program_with_binary(
                 return Err(CL_INVALID_VALUE);
             }
             let devices = devices_at(devices, count)?;
-            for device in &devices {
+            for (at, device) in devices.iter().enumerate() {
                 context.device(Object::handle(device))?;
+                if devices[..at].iter().any(|earlier| Shared::ptr_eq(earlier, device)) {
+                    return Err(CL_INVALID_DEVICE);
+                }
             }
             let program = Program::new(&context, devices.clone(), Origin::Built);
             let lengths = array(lengths, count as usize);
@@ -450,7 +476,7 @@ pub unsafe extern "C" fn program_info(
 ) -> cl_int {
     // SAFETY: the program passes null or valid places.
     code(|| unsafe {
-        let program = Object::<Program>::get(handle)?;
+        let program = Program::settled(handle)?;
         let out = Out { room, value, needed };
         match name {
             CL_PROGRAM_REFERENCE_COUNT => out.put_plain(&[program.references()]),
@@ -516,7 +542,7 @@ pub unsafe extern "C" fn program_build_info(
 ) -> cl_int {
     // SAFETY: the program passes null or valid places.
     code(|| unsafe {
-        let program = Object::<Program>::get(handle)?;
+        let program = Program::settled(handle)?;
         let device = Object::<Device>::get(device)?;
         if !program.devices.iter().any(|it| Shared::ptr_eq(it, &device)) {
             return Err(CL_INVALID_DEVICE);

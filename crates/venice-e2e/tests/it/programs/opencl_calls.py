@@ -4,6 +4,7 @@ import ctypes
 import struct
 import sys
 import tempfile
+import threading
 
 import numpy as np
 import pyopencl as cl
@@ -11,6 +12,9 @@ import pyopencl as cl
 # Functions that PyOpenCL does not offer, or whose errors it makes its own.
 library = ctypes.CDLL("libOpenCL.so.1")
 library.clCreateImage.restype = ctypes.c_void_p
+library.clCreateKernel.restype = ctypes.c_void_p
+library.clCreateProgramWithSource.restype = ctypes.c_void_p
+NOTIFY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 SOURCE = """
 kernel void add(global int *values, int more) { values[get_global_id(0)] += more; }
 kernel void with_local(global int *values, local int *own) {
@@ -178,6 +182,35 @@ def builds(context):
     again = cl.Program(context, [device], [binary])
     kind = again.get_build_info(device, cl.program_build_info.BINARY_TYPE)
     answer("type_of_compiled_binary", kind)
+    try:
+        cl.Program(context, [device, device], [binary, binary])
+        answer("binary_twice", 0)
+    except cl.Error as error:
+        answer("binary_twice", error.code)
+    versions = device.get_info(cl.device_info.SPIR_VERSIONS)
+    answer("spir", "cl_khr_spir" in device.extensions.split(), versions)
+
+
+def early_use(context):
+    """Builds with a callback, and does not wait for it."""
+    text, code = ctypes.c_char_p(SOURCE.encode()), ctypes.c_int()
+    made = library.clCreateProgramWithSource(handle(context), 1, ctypes.byref(text), None, None)
+    program, called = ctypes.c_void_p(made), threading.Semaphore(0)
+    notify = NOTIFY(lambda _program, _user: called.release())
+    codes = [library.clBuildProgram(program, 0, None, None, notify, None)]
+    kernel = ctypes.c_void_p(library.clCreateKernel(program, b"add", ctypes.byref(code)))
+    # Arguments are described without the option that asks for it.
+    name = ctypes.create_string_buffer(8)
+    codes += [code.value, library.clGetKernelArgInfo(kernel, 1, 0x119A, 8, name, None)]
+    codes.append(library.clReleaseKernel(kernel))
+    codes.append(library.clBuildProgram(program, 0, None, b"-DMORE", notify, None))
+    status, device = ctypes.c_int(), handle(context.devices[0])
+    codes.append(
+        library.clGetProgramBuildInfo(program, device, 0x1181, 4, ctypes.byref(status), None)
+    )
+    calls = [called.acquire(timeout=60) for _ in range(2)]
+    answer("early_use", codes, name.value, status.value, calls)
+    library.clReleaseProgram(program)
 
 
 def main():
@@ -191,6 +224,7 @@ def main():
     layers(context, queue)
     objects(context)
     builds(context)
+    early_use(context)
 
 
 sys.exit(main())
