@@ -100,13 +100,8 @@ impl Sources {
             }
             let Ok(contents) = read_at_most(&path, room) else { continue };
             self.bytes += contents.len();
-            let text = String::from_utf8_lossy(&contents).into_owned();
-            let contents = match moved(&text, &self.files_dir) {
-                Cow::Borrowed(_) => contents,
-                Cow::Owned(moved) => moved.into_bytes(),
-            };
-            self.files.insert(key, contents);
-            self.add_included(&text, path.parent());
+            self.files.insert(key, moved(&contents, &self.files_dir).into_owned());
+            self.add_included(&String::from_utf8_lossy(&contents), path.parent());
             return true;
         }
         false
@@ -138,19 +133,24 @@ fn read_at_most(path: &Path, bytes: u64) -> std::io::Result<Vec<u8>> {
     Ok(contents)
 }
 
-/// Gives files that a source includes by absolute paths their places at the donor.
-pub fn moved<'a>(text: &'a str, files_dir: &str) -> Cow<'a, str> {
-    let is_moved = |line: &str| {
-        included(line).is_some_and(|name| name.starts_with('/') && Path::new(name).is_file())
+/// Gives files that a source includes by absolute paths their places at the donor. Other lines stay
+/// as they are, in any encoding.
+pub fn moved<'a>(source: &'a [u8], files_dir: &str) -> Cow<'a, [u8]> {
+    let moved_line = |line: &[u8]| {
+        let line = std::str::from_utf8(line).ok()?;
+        let name = included(line)?;
+        let is_moved = name.starts_with('/') && Path::new(name).is_file();
+        is_moved.then(|| line.replacen(name, &format!("{files_dir}{name}"), 1).into_bytes())
     };
-    if !text.lines().any(is_moved) {
-        return Cow::Borrowed(text);
+    let lines: Vec<_> = source
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(|line| moved_line(line).map_or(Cow::Borrowed(line), Cow::Owned))
+        .collect();
+    if lines.iter().any(|line| matches!(line, Cow::Owned(_))) {
+        Cow::Owned(lines.concat())
+    } else {
+        Cow::Borrowed(source)
     }
-    let lines = text.split_inclusive('\n').map(|line| match included(line) {
-        Some(name) if is_moved(line) => line.replacen(name, &format!("{files_dir}{name}"), 1),
-        Some(_) | None => line.to_owned(),
-    });
-    Cow::Owned(lines.collect())
 }
 
 /// Returns the name in an `#include` line.
@@ -260,8 +260,9 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         let text = format!("int a;\n # include \"{path}\"\n#include \"/none.h\"\n");
         let expected = text.replace(&path, &format!("/files{path}"));
-        assert_eq!(moved(&text, "/files"), expected);
-        assert!(matches!(moved("#include \"x.h\"\n", "/files"), Cow::Borrowed(_)));
+        let latin = |text: String| [text.into_bytes(), vec![0xe9, b'\n']].concat();
+        assert_eq!(moved(&latin(text), "/files"), latin(expected));
+        assert!(matches!(moved(b"#include \"x.h\"\n", "/files"), Cow::Borrowed(_)));
     }
 
     #[test]

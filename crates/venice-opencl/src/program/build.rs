@@ -69,7 +69,7 @@ impl Program {
     ) -> Result<BuildResult, SessionError> {
         let mut sources = Sources::new(options, &session.description().files_dir);
         if let Some(source) = self.source() {
-            sources.add_included(source, None);
+            sources.add_included(&String::from_utf8_lossy(source), None);
         }
         for round in 0.. {
             let mut result = self.try_build(session, &sources, step)?;

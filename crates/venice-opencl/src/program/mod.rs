@@ -47,7 +47,8 @@ pub struct Program {
 
 /// Origin of a program.
 enum Origin {
-    Source(String),
+    /// Text in any encoding.
+    Source(Vec<u8>),
     /// SPIR-V.
     Il(Vec<u8>),
     /// Names of built-in kernels.
@@ -93,7 +94,7 @@ impl Program {
     }
 
     /// Returns its source, if it is made of one.
-    fn source(&self) -> Option<&str> {
+    fn source(&self) -> Option<&[u8]> {
         match &self.origin {
             Origin::Source(source) => Some(source),
             Origin::Il(_) | Origin::BuiltIn(_) | Origin::Built => None,
@@ -124,10 +125,10 @@ impl Program {
         Ok(())
     }
 
-    fn create_by(&self, session: &Session, source: &str) -> Done {
+    fn create_by(&self, session: &Session, source: &[u8]) -> Done {
         let (id, context) = (self.id, self.context.id);
         let source = moved(source, &session.description().files_dir);
-        let sent = session.submit_with_blob(source.as_bytes(), |source| {
+        let sent = session.submit_with_blob(&source, |source| {
             plain(CommandKind::CreateProgram { id, context, source })
         });
         sent.map_err(session_code)
@@ -335,7 +336,8 @@ pub unsafe extern "C" fn create_program_with_source(
                     Some(len) => source.extend_from_slice(array(string.cast::<u8>(), *len)),
                 }
             }
-            let source = String::from_utf8_lossy(&source).trim_end_matches('\0').to_owned();
+            let end = source.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            source.truncate(end);
             let devices = context.listed.clone();
             Ok(Object::hand_out(Program::new(&context, devices, Origin::Source(source))))
         })
@@ -486,7 +488,7 @@ pub unsafe extern "C" fn program_info(
                 let handles: Vec<_> = program.devices.iter().map(Object::handle).collect();
                 out.put_plain(&handles)
             }
-            CL_PROGRAM_SOURCE => out.put_text(program.source().unwrap_or_default()),
+            CL_PROGRAM_SOURCE => out.put(&[program.source().unwrap_or_default(), &[0]].concat()),
             CL_PROGRAM_IL => out.put(program.il()),
             CL_PROGRAM_BINARY_SIZES => {
                 let binaries = program.devices.iter().map(|device| program.binary_at(device));

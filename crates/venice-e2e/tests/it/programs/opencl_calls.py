@@ -192,8 +192,9 @@ def builds(context):
 
 
 def early_use(context):
-    """Builds with a callback, and does not wait for it."""
-    text, code = ctypes.c_char_p(SOURCE.encode()), ctypes.c_int()
+    """Builds with a callback, and does not wait for it; the source is not in UTF-8."""
+    source = SOURCE.encode() + b"// \xe9\n"
+    text, code = ctypes.c_char_p(source), ctypes.c_int()
     made = library.clCreateProgramWithSource(handle(context), 1, ctypes.byref(text), None, None)
     program, called = ctypes.c_void_p(made), threading.Semaphore(0)
     notify = NOTIFY(lambda _program, _user: called.release())
@@ -208,6 +209,9 @@ def early_use(context):
     codes.append(
         library.clGetProgramBuildInfo(program, device, 0x1181, 4, ctypes.byref(status), None)
     )
+    kept = ctypes.create_string_buffer(len(source) + 1)
+    codes.append(library.clGetProgramInfo(program, 0x1164, len(kept), kept, None))
+    answer("source", kept.value == source)
     calls = [called.acquire(timeout=60) for _ in range(2)]
     answer("early_use", codes, name.value, status.value, calls)
     library.clReleaseProgram(program)
