@@ -277,8 +277,17 @@ fn checked_value(info: &ArgumentInfo, bytes: usize, is_null: bool, given: &[u8])
         }
         _ if is_null => Err(CL_INVALID_ARG_VALUE),
         _ => match type_bytes(&info.type_name) {
-            Some(known) if known != bytes => Err(CL_INVALID_ARG_SIZE),
-            Some(_) | None => Ok(Value::Bytes(given.to_vec())),
+            Some(known) => {
+                // Drivers take three elements without the fourth that pads them.
+                let is_unpadded = info.type_name.ends_with('3') && bytes == known / 4 * 3;
+                if bytes != known && !is_unpadded {
+                    return Err(CL_INVALID_ARG_SIZE);
+                }
+                let mut value = given.to_vec();
+                value.resize(known, 0);
+                Ok(Value::Bytes(value))
+            }
+            None => Ok(Value::Bytes(given.to_vec())),
         },
     }
 }

@@ -22,6 +22,7 @@ kernel void with_local(global int *values, local int *own) {
     barrier(CLK_LOCAL_MEM_FENCE);
     values[get_global_id(0)] = own[0];
 }
+kernel void third(global int *values, int3 given) { values[0] = given.s2; }
 """
 ITEMS = 64
 PARTITIONS = [
@@ -101,6 +102,15 @@ def launches(context, queue):
     kernel.set_args(values, cl.LocalMemory(512))
     told = kernel.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, context.devices[0])
     answer("local_memory", told)
+    kernel = program.third
+    kernel.set_arg(0, values)
+    # A vector of three, of its own length, without its padding, and of other lengths.
+    given = (ctypes.c_int * 5)(6, 7, 8, 9)
+    codes = [library.clSetKernelArg(handle(kernel), 1, size, given) for size in (16, 12, 8, 20)]
+    cl.enqueue_nd_range_kernel(queue, kernel, (1,), None)
+    read = np.empty(1, np.int32)
+    cl.enqueue_copy(queue, read, values)
+    answer("vector_of_three", codes, read[0])
 
 
 def objects(context):
