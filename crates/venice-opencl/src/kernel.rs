@@ -453,6 +453,7 @@ pub unsafe extern "C" fn kernel_arg_info(
             return Err(CL_INVALID_ARG_INDEX);
         }
         let argument = kernel.info().arguments.get(index as usize);
+        let argument = argument.filter(|_| kernel.program.describes_arguments());
         let argument = argument.ok_or(CL_KERNEL_ARG_INFO_NOT_AVAILABLE)?;
         let out = Out { room, value, needed };
         match name {

@@ -68,6 +68,10 @@ impl Program {
         step: &Step,
     ) -> Result<BuildResult, SessionError> {
         let mut sources = Sources::new(options, &session.description().files_dir);
+        if matches!(step, Step::Link { .. }) {
+            // A linker needs no directories. Without options the driver keeps descriptions.
+            sources.options = options.trim().to_owned();
+        }
         if let Some(source) = self.source() {
             sources.add_included(&String::from_utf8_lossy(source), None);
         }
@@ -285,6 +289,7 @@ pub unsafe extern "C" fn build_program(
         }
         let devices = build_devices(&program.devices, count, devices)?;
         check_unused(&program)?;
+        program.state().has_no_options = options.is_null();
         let options = text(options);
         BuildCall { program, devices, options, step: Step::Build }.start(notify, user)
     })
@@ -321,6 +326,7 @@ pub unsafe extern "C" fn compile_program(
             .zip(names)
             .map(|(handle, name)| Ok((text(*name), Object::<Program>::get(*handle)?)));
         let step = Step::Compile { headers: headers.collect::<Done<_>>()? };
+        program.state().has_no_options = options.is_null();
         let options = text(options);
         let built = BuildCall { program, devices, options, step }.start(notify, user);
         built.map_err(|code| match code {

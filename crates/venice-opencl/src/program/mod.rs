@@ -68,6 +68,8 @@ struct State {
     builds: HashMap<usize, DeviceBuild>,
     /// Kernels of it that exist: then it cannot be built again.
     kernels: usize,
+    /// The latest build was given null as its options.
+    has_no_options: bool,
     /// Threads that build it, and their process.
     builders: usize,
     process: u32,
@@ -177,6 +179,15 @@ impl Program {
     pub fn any_executable(&self) -> Done<Arc<BuildResult>> {
         let mut found = self.devices.iter().filter_map(|device| self.executable(device));
         found.next().ok_or(CL_INVALID_PROGRAM_EXECUTABLE)
+    }
+
+    /// True if the program was built so that its kernels may be described to the program: with the
+    /// option for it, or with no options at all, where drivers describe them by themselves.
+    pub fn describes_arguments(&self) -> bool {
+        let state = self.state();
+        self.source().is_none()
+            || state.has_no_options
+            || state.builds.values().any(|build| build.options.contains(ARGUMENT_INFO))
     }
 
     /// Returns the program of a handle, once no thread builds it. Drivers that build in the call have

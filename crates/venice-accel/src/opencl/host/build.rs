@@ -229,7 +229,9 @@ impl Worker {
         options: &CString,
     ) -> Result<*mut c_void, cl_int> {
         let inputs: Vec<_> = inputs.iter().map(Owned::raw).collect();
-        let (count, first, options) = (inputs.len() as cl_uint, inputs.as_ptr(), options.as_ptr());
+        let (count, first) = (inputs.len() as cl_uint, inputs.as_ptr());
+        // Given options, PoCL forgets what compilation was to keep for descriptions of arguments.
+        let options = if options.is_empty() { null() } else { options.as_ptr() };
         created(|code| {
             call!(
                 self.library,

@@ -14,6 +14,7 @@ library = ctypes.CDLL("libOpenCL.so.1")
 library.clCreateImage.restype = ctypes.c_void_p
 library.clCreateKernel.restype = ctypes.c_void_p
 library.clCreateProgramWithSource.restype = ctypes.c_void_p
+library.clLinkProgram.restype = ctypes.c_void_p
 NOTIFY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 SOURCE = """
 kernel void add(global int *values, int more) { values[get_global_id(0)] += more; }
@@ -201,6 +202,29 @@ def builds(context):
     answer("spir", "cl_khr_spir" in device.extensions.split(), versions)
 
 
+def descriptions(context):
+    """Name of an argument, by the options of the build."""
+    for options in None, b"", b"-cl-kernel-arg-info":
+        text = ctypes.c_char_p(SOURCE.encode())
+        made = library.clCreateProgramWithSource(handle(context), 1, ctypes.byref(text), None, None)
+        program = ctypes.c_void_p(made)
+        library.clBuildProgram(program, 0, None, options, None, None)
+        answer("description", options, describe(program))
+        library.clCompileProgram(program, 0, None, options, 0, None, None, None, None)
+        made = library.clLinkProgram(
+            handle(context), 0, None, None, 1, ctypes.byref(program), None, None, None
+        )
+        answer("linked_description", options, describe(ctypes.c_void_p(made)))
+
+
+def describe(program):
+    kernel = ctypes.c_void_p(library.clCreateKernel(program, b"add", None))
+    name = ctypes.create_string_buffer(8)
+    code = library.clGetKernelArgInfo(kernel, 1, 0x119A, 8, name, None)
+    library.clReleaseKernel(kernel)
+    return code, name.value
+
+
 def early_use(context):
     """Builds with a callback, and does not wait for it; the source is not in UTF-8."""
     source = SOURCE.encode() + b"// \xe9\n"
@@ -210,10 +234,7 @@ def early_use(context):
     notify = NOTIFY(lambda _program, _user: called.release())
     codes = [library.clBuildProgram(program, 0, None, None, notify, None)]
     kernel = ctypes.c_void_p(library.clCreateKernel(program, b"add", ctypes.byref(code)))
-    # Arguments are described without the option that asks for it.
-    name = ctypes.create_string_buffer(8)
-    codes += [code.value, library.clGetKernelArgInfo(kernel, 1, 0x119A, 8, name, None)]
-    codes.append(library.clReleaseKernel(kernel))
+    codes += [code.value, library.clReleaseKernel(kernel)]
     codes.append(library.clBuildProgram(program, 0, None, b"-DMORE", notify, None))
     status, device = ctypes.c_int(), handle(context.devices[0])
     codes.append(
@@ -223,7 +244,7 @@ def early_use(context):
     codes.append(library.clGetProgramInfo(program, 0x1164, len(kept), kept, None))
     answer("source", kept.value == source)
     calls = [called.acquire(timeout=60) for _ in range(2)]
-    answer("early_use", codes, name.value, status.value, calls)
+    answer("early_use", codes, status.value, calls)
     library.clReleaseProgram(program)
 
 
@@ -238,6 +259,7 @@ def main():
     layers(context, queue)
     objects(context)
     builds(context)
+    descriptions(context)
     early_use(context)
 
 
