@@ -6,14 +6,16 @@ use std::path::{Component, Path, PathBuf};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use opencl_sys::{
-    CL_INVALID_VALUE, CL_KERNEL_ARG_ACCESS_QUALIFIER, CL_KERNEL_ARG_ADDRESS_QUALIFIER,
-    CL_KERNEL_ARG_NAME, CL_KERNEL_ARG_TYPE_NAME, CL_KERNEL_ARG_TYPE_QUALIFIER,
-    CL_KERNEL_ATTRIBUTES, CL_KERNEL_COMPILE_WORK_GROUP_SIZE, CL_KERNEL_FUNCTION_NAME,
-    CL_KERNEL_LOCAL_MEM_SIZE, CL_KERNEL_NUM_ARGS, CL_KERNEL_PREFERRED_WORK_GROUP_SIZE_MULTIPLE,
-    CL_KERNEL_PRIVATE_MEM_SIZE, CL_KERNEL_WORK_GROUP_SIZE, CL_PROGRAM_BINARIES,
-    CL_PROGRAM_BINARY_SIZES, CL_PROGRAM_BINARY_TYPE, CL_PROGRAM_BINARY_TYPE_EXECUTABLE,
+    CL_INVALID_OPERATION, CL_INVALID_VALUE, CL_KERNEL_ARG_ACCESS_QUALIFIER,
+    CL_KERNEL_ARG_ADDRESS_QUALIFIER, CL_KERNEL_ARG_NAME, CL_KERNEL_ARG_TYPE_NAME,
+    CL_KERNEL_ARG_TYPE_QUALIFIER, CL_KERNEL_ATTRIBUTES, CL_KERNEL_COMPILE_WORK_GROUP_SIZE,
+    CL_KERNEL_FUNCTION_NAME, CL_KERNEL_LOCAL_MEM_SIZE, CL_KERNEL_NUM_ARGS,
+    CL_KERNEL_PREFERRED_WORK_GROUP_SIZE_MULTIPLE, CL_KERNEL_PRIVATE_MEM_SIZE,
+    CL_KERNEL_WORK_GROUP_SIZE, CL_PROGRAM_BINARIES, CL_PROGRAM_BINARY_SIZES,
+    CL_PROGRAM_BINARY_TYPE, CL_PROGRAM_BINARY_TYPE_EXECUTABLE,
     CL_PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE, CL_PROGRAM_BUILD_LOG, CL_PROGRAM_NUM_DEVICES,
     cl_device_id, cl_int, cl_kernel, cl_program, cl_program_build_info, cl_uint,
 };
@@ -29,6 +31,10 @@ use crate::opencl::wire::{ArgumentInfo, BuildResult, KernelInfo, Parameter};
 const MAX_WAITING: usize = 256;
 /// Most kernels of a program that are described.
 const MAX_KERNELS: usize = 4096;
+/// Longest time in which a driver holds kernels of commands that have ended.
+const HELD: Duration = Duration::from_secs(1);
+/// Sleep before the next look.
+const LOOK: Duration = Duration::from_millis(1);
 /// Parameters of a kernel that depend on the device.
 const WORK_GROUP: [cl_uint; 5] = [
     CL_KERNEL_WORK_GROUP_SIZE,
@@ -147,10 +153,12 @@ impl Worker {
             (Step::Link { .. }, Err(code)) => (code, None),
             (Step::Build(program), Ok(options)) => {
                 let raw = program.raw();
-                let status = done(call!(
-                    self.library,
-                    clBuildProgram(raw, 0, null(), options.as_ptr(), None, null_mut())
-                ));
+                let status = unless_held(|| {
+                    done(call!(
+                        self.library,
+                        clBuildProgram(raw, 0, null(), options.as_ptr(), None, null_mut())
+                    ))
+                });
                 (status.err().unwrap_or(0), Some(raw))
             }
             (Step::Compile { program, headers }, Ok(options)) => {
@@ -205,20 +213,22 @@ impl Worker {
             _ => (programs.as_mut_ptr(), names.as_mut_ptr()),
         };
         let options = options.as_ptr();
-        let status = done(call!(
-            self.library,
-            clCompileProgram(
-                program,
-                0,
-                null(),
-                options,
-                count,
-                programs,
-                names.cast(),
-                None,
-                null_mut()
-            )
-        ));
+        let status = unless_held(|| {
+            done(call!(
+                self.library,
+                clCompileProgram(
+                    program,
+                    0,
+                    null(),
+                    options,
+                    count,
+                    programs,
+                    names.cast(),
+                    None,
+                    null_mut()
+                )
+            ))
+        });
         status.err().unwrap_or(0)
     }
 
@@ -306,6 +316,19 @@ impl Worker {
     }
 }
 
+/// Builds a program, of which the recipient has no kernels. A driver may hold some of them until it
+/// has cleared away commands that have ended, and refuses the build meanwhile.
+fn unless_held(build: impl Fn() -> Result<(), cl_int>) -> Result<(), cl_int> {
+    let until = Instant::now() + HELD;
+    loop {
+        let built = build();
+        if built != Err(CL_INVALID_OPERATION) || Instant::now() >= until {
+            return built;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
 /// Describes a kernel as far as the driver tells.
 fn describe_kernel(library: &Library, device: cl_device_id, kernel: cl_kernel) -> KernelInfo {
     let value = |parameter| {
@@ -369,6 +392,18 @@ fn below(dir: &Path, path: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn build_waits_for_held_kernels() {
+        let left = std::cell::Cell::new(3);
+        let build = || {
+            left.set(left.get() - 1);
+            if left.get() > 0 { Err(CL_INVALID_OPERATION) } else { Ok(()) }
+        };
+        assert_eq!(unless_held(build), Ok(()));
+        assert_eq!(left.get(), 0);
+        assert_eq!(unless_held(|| Err(CL_INVALID_VALUE)), Err(CL_INVALID_VALUE));
+    }
 
     #[test]
     fn files_stay_below_directory() {
