@@ -185,7 +185,25 @@ fn begin(args: &UpArgs, dir: &RunDir, lock: &RunDirLock, signals: &Signals) -> a
     }
     terminal::say(format!("The rack is up: {}", summary(&record)))?;
     terminal::say("Run a program on it: venice run --local 256MiB -- COMMAND")?;
+    for hint in hints_of_devices(&record) {
+        terminal::say(hint)?;
+    }
     Ok(())
+}
+
+/// Returns how programs use the devices that the nodes offer.
+fn hints_of_devices(record: &Record) -> Vec<String> {
+    let offers: Vec<_> = record.agents.iter().flat_map(|agent| &agent.offer).collect();
+    let accelerators = offers.iter().filter(|it| it.starts_with("accelerator:")).count();
+    let mut hints = Vec::new();
+    if accelerators > 0 {
+        let run = format!("venice run --accelerators {accelerators} -- COMMAND");
+        hints.push(format!("With its accelerators: {run}"));
+    }
+    if offers.len() > accelerators {
+        hints.push("With its devices: venice get WANT -- COMMAND (venice resources)".to_owned());
+    }
+    hints
 }
 
 fn build(
