@@ -78,12 +78,51 @@ impl std::fmt::Display for HostExit {
         match self {
             Self::Exited(code) => write!(f, "exit code {code}"),
             Self::Signalled(libc::SIGSYS) => f.write_str("SIGSYS: a system call no service makes"),
-            Self::Signalled(libc::SIGKILL) => f.write_str("SIGKILL"),
-            Self::Signalled(libc::SIGSEGV) => f.write_str("SIGSEGV"),
-            Self::Signalled(libc::SIGABRT) => f.write_str("SIGABRT"),
             Self::Signalled(libc::SIGXFSZ) => f.write_str("SIGXFSZ: a file beyond its limit"),
-            Self::Signalled(signal) => write!(f, "signal {signal}"),
+            Self::Signalled(signal) => f.write_str(&signal_name(*signal)),
         }
+    }
+}
+
+/// Returns the name of a signal (signal(7)): `SIGBUS`; `signal 40` for one without a name.
+pub fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGUSR1 => "SIGUSR1",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGUSR2 => "SIGUSR2",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGXCPU => "SIGXCPU",
+        libc::SIGXFSZ => "SIGXFSZ",
+        libc::SIGSYS => "SIGSYS",
+        signal => return format!("signal {signal}"),
+    };
+    name.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_name_their_signals() {
+        let said = |signal| HostExit::Signalled(signal).to_string();
+        assert_eq!(
+            (said(7), said(4), said(8)),
+            ("SIGBUS".into(), "SIGILL".into(), "SIGFPE".into())
+        );
+        assert_eq!(said(40), "signal 40");
+        assert!(said(libc::SIGSYS).starts_with("SIGSYS: "));
     }
 }
 

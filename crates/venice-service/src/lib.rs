@@ -69,7 +69,7 @@ pub use self::connections::{ConnectionCounts, HostConnections};
 pub use self::emulated::{DeviceModel, Emulated};
 pub use self::entry::{HostContext, ServiceEntry};
 pub use self::error::{ClientError, StartError, SupervisorError};
-pub use self::gate::HostExit;
+pub use self::gate::{HostExit, signal_name};
 pub use self::host::host_main;
 pub use self::probe::probe_confinement;
 pub use self::secret::ServiceSecret;

@@ -129,7 +129,7 @@ pub(crate) fn last_line(text: &str) -> Option<&str> {
 
 pub(crate) fn how(ended: ExitStatus, log: &str) -> String {
     let how = match (ended.signal(), ended.code()) {
-        (Some(signal), _) => format!("signal {signal}"),
+        (Some(signal), _) => venice_service::signal_name(signal),
         (None, code) => format!("exit code {}", code.unwrap_or(0)),
     };
     last_line(log).map_or_else(|| how.clone(), |line| format!("{how}: {line}"))
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn crash_names_last_line() {
         let crash = listed_by("echo 'cannot open /dev/gpu' >&2; kill -SEGV $$").unwrap_err();
-        assert!(crash.contains("signal 11: cannot open /dev/gpu"), "{crash}");
+        assert!(crash.contains("SIGSEGV: cannot open /dev/gpu"), "{crash}");
         let code = listed_by("echo '{\"devices\":[]}'; exit 3").unwrap_err();
         assert!(code.contains("exit code 3"), "{code}");
         assert!(listed_by("true").unwrap_err().contains("exit code 0"));
