@@ -17,6 +17,9 @@ use crate::spec::HostLimits;
 /// Period of the processor time limit, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
 
+/// Depth of groups to which those of a dead supervisor are looked for.
+const MOST_DEPTH: u32 = 8;
+
 /// Version of a hierarchy of control groups (cgroups(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
@@ -97,6 +100,22 @@ impl Hierarchies {
         groups
     }
 
+    /// Finds the groups of a dead supervisor, called `name`, wherever they are: it may have been in
+    /// other groups than this process.
+    pub(crate) fn find_left(name: &str) -> Self {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mut all = Self::default();
+        for (version, mount) in mount_points(&mounts) {
+            find_groups(&mount, name, MOST_DEPTH, &mut |base| {
+                let hierarchy = Hierarchy { version, base, measures: Vec::new() };
+                if !all.found.contains(&hierarchy) {
+                    all.found.push(hierarchy);
+                }
+            });
+        }
+        all
+    }
+
     /// Ends every process in groups of hosts and removes the groups; returns how many there were,
     /// and how many remain.
     pub(crate) fn sweep(&self) -> (usize, usize) {
@@ -171,6 +190,34 @@ impl HostGroups {
         };
         self.groups.iter().filter_map(of_group).max().unwrap_or(0)
     }
+}
+
+/// Finds the groups called `name` below a group, down to a depth.
+fn find_groups(group: &Path, name: &str, depth: u32, found: &mut impl FnMut(PathBuf)) {
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        match entry.file_name() == name {
+            true => found(entry.path()),
+            false if depth > 0 => find_groups(&entry.path(), name, depth - 1, found),
+            false => {}
+        }
+    }
+}
+
+/// Returns the places at which hierarchies of groups are mounted.
+fn mount_points(mounts: &str) -> Vec<(Version, PathBuf)> {
+    let point = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        let version = match after.split(' ').next()? {
+            "cgroup" => Version::V1,
+            "cgroup2" => Version::V2,
+            _ => return None,
+        };
+        Some((version, PathBuf::from(before.split(' ').nth(4)?)))
+    };
+    mounts.lines().filter_map(point).collect()
 }
 
 fn processes(group: &Path) -> Vec<i32> {

@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -23,16 +23,55 @@ const MOST_TRIES: u32 = 1024;
 #[derive(Debug)]
 pub(crate) struct IdRange {
     pub(crate) ids: (u32, u32),
-    /// Locked file of the range, which the kernel unlocks with its process.
-    claim: Option<File>,
+    #[expect(dead_code, reason = "held until the range is given back")]
+    claim: Option<Claim>,
 }
 
-impl Drop for IdRange {
+/// A claim: the locked file of the range, which the kernel unlocks with its process. It is removed
+/// with the claim; those of killed supervisors by the next one that starts.
+#[derive(Debug)]
+struct Claim {
+    file: File,
+    path: PathBuf,
+}
+
+impl Drop for Claim {
     fn drop(&mut self) {
-        if let Some(claim) = &self.claim {
-            // A child that another thread has just forked has the descriptor too, until it executes
-            // its program: to close this one is not enough.
-            let _ = flock(claim, FlockOperation::Unlock);
+        let claims = self.path.parent().and_then(|claims| ClaimsLock::take(claims).ok());
+        if claims.is_some() {
+            let _ = fs::remove_file(&self.path);
+        }
+        // A child that another thread has just forked has the descriptor too, until it executes its
+        // program: to close this one is not enough.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+/// Lock of the directory of claims: without it a claim could be removed between its opening and its
+/// locking by another supervisor.
+struct ClaimsLock(File);
+
+impl ClaimsLock {
+    fn take(claims: &Path) -> io::Result<Self> {
+        let dir = File::open(claims)?;
+        flock(&dir, FlockOperation::LockExclusive)?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for ClaimsLock {
+    fn drop(&mut self) {
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Removes the claims that nobody holds.
+fn remove_dead_claims(claims: &Path, _lock: &ClaimsLock) {
+    for entry in fs::read_dir(claims).into_iter().flatten().flatten() {
+        let Ok(file) = OpenOptions::new().write(true).open(entry.path()) else { continue };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = fs::remove_file(entry.path());
+            let _ = flock(&file, FlockOperation::Unlock);
         }
     }
 }
@@ -63,13 +102,19 @@ impl IdRange {
         };
         let place = claims_place(claims).map_err(failed)?;
         let first = first(dir, &place);
+        let lock = ClaimsLock::take(claims).map_err(failed)?;
+        remove_dead_claims(claims, &lock);
         for step in 0..MOST_TRIES {
             let number = (first + step) % RANGES;
             let mut options = OpenOptions::new();
             options.write(true).create(true).truncate(false).mode(0o600);
-            let claim = options.open(claims.join(format!("{number:x}"))).map_err(failed)?;
-            match flock(&claim, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Self { ids: range(number), claim: Some(claim) }),
+            let path = claims.join(format!("{number:x}"));
+            let file = options.open(&path).map_err(failed)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {
+                    let claim = Some(Claim { file, path });
+                    return Ok(Self { ids: range(number), claim });
+                }
                 Err(Errno::WOULDBLOCK) => {}
                 Err(error) => return Err(failed(error.into())),
             }
@@ -106,12 +151,10 @@ fn claims_place(claims: &Path) -> io::Result<[u8; 16]> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::{SocketAddr, UnixListener};
-    use std::path::PathBuf;
-
-    use super::*;
 
     /// Directory of hosts; each test has its own, so that none takes another's range.
     fn hosts(test: &str) -> PathBuf {
@@ -131,6 +174,33 @@ mod tests {
         assert!(begin >= SupervisorConfig::FIRST_ID && begin.checked_add(count).is_some());
         drop(first);
         assert_eq!(IdRange::claim(&dir).unwrap().ids.0, begin);
+    }
+
+    #[test]
+    fn dead_claims_are_removed() {
+        if !is_root() {
+            println!("SKIPPED: dead_claims_are_removed: no root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let claims = dir.path().join("claims");
+        let claim = |test: &str| IdRange::claim_in(&claims, &hosts(test)).unwrap();
+        let names = || {
+            let entries = fs::read_dir(&claims).unwrap();
+            entries.map(|it| it.unwrap().file_name()).collect::<std::collections::BTreeSet<_>>()
+        };
+        let held = claim("held");
+        let name = names();
+        // What killed supervisors leave.
+        for number in 0..3 {
+            fs::write(claims.join(format!("f{number}")), "").unwrap();
+        }
+        let other = claim("other");
+        assert!(names().len() == 2 && names().is_superset(&name), "{:?}", names());
+        drop(other);
+        assert_eq!(names(), name);
+        drop(held);
+        assert!(names().is_empty());
     }
 
     #[test]

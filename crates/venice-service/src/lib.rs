@@ -75,6 +75,6 @@ pub use self::probe::probe_confinement;
 pub use self::secret::ServiceSecret;
 pub use self::service::{Answer, ConnectionId, Request, Service, ServiceLimits, Status};
 pub use self::spec::{CallGroup, Endpoint, EndpointSpec, HostLimits, HostSpec, SealSpec};
-pub use self::supervisor::{HostSupervisor, SupervisorConfig};
+pub use self::supervisor::{HostSupervisor, SupervisorConfig, sweep_dead_hosts};
 pub use self::table::{HostAction, HostEvent, HostTable};
 pub use self::usage::{ServiceUsage, UsageSample};

@@ -249,6 +249,25 @@ impl HostDirectory {
     }
 }
 
+/// Removes the control groups that a dead supervisor has left, with all processes in them; `dir` is
+/// its directory. Returns how many groups of hosts there were; 0 if the supervisor lives.
+pub fn sweep_dead_hosts(dir: &Path) -> usize {
+    let path = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
+    let lock = fs::File::open(path.join("lock"));
+    let is_alive = lock.as_ref().is_ok_and(|lock| {
+        flock(lock, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK)
+    });
+    if is_alive {
+        return 0;
+    }
+    let groups = Hierarchies::find_left(&group_name(&path));
+    let (found, _) = groups.sweep();
+    groups.remove();
+    // A child that another thread has just forked has the descriptor too.
+    let _ = lock.map(|lock| flock(&lock, FlockOperation::Unlock));
+    found
+}
+
 /// Returns the name of the control group of all hosts in a directory.
 fn group_name(dir: &Path) -> String {
     format!("venice-hosts-{:016x}", hash(dir.as_os_str().as_encoded_bytes()))

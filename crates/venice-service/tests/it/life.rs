@@ -13,7 +13,7 @@ use venice_service::wire::{self, CloseCode, Hello, Message};
 use venice_service::{
     ClientError, Endpoint, EndpointSpec, HostEvent, HostSpec, HostSupervisor, Measure, SealSpec,
     ServiceClient, ServiceSecret, ServiceUsage, StartError, SupervisorConfig, SupervisorError,
-    echo, probe_confinement,
+    echo, probe_confinement, sweep_dead_hosts,
 };
 use venice_testkit::process::ChildGuard;
 use venice_testkit::random::SplitMix64;
@@ -438,6 +438,20 @@ fn stopped_processes_end_too() {
             !processes.iter().any(|id| is_running(*id))
         });
     }
+}
+
+#[test]
+fn groups_of_killed_supervisor_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut other = OtherProcess::start(dir.path(), |_| {});
+    other.started();
+    let groups = groups_left(dir.path());
+    assert_eq!(sweep_dead_hosts(dir.path()), 0, "it lives");
+    assert_eq!(groups_left(dir.path()), groups);
+    other.child.kill().unwrap();
+    other.child.wait().unwrap();
+    sweep_dead_hosts(dir.path());
+    assert_eq!(groups_left(dir.path()), Vec::<String>::new(), "of {groups:?}");
 }
 
 #[test]

@@ -535,6 +535,10 @@ fn summary(record: &Record) -> String {
     let namespaces = if record.netns { ", each in its own network namespace" } else { "" };
     let wired = record.topology.as_ref().map_or_else(String::new, |t| format!(", wired as {t}"));
     let routed = if record.source_routes { ", routed at the source" } else { "" };
+    // Killed agents leave control groups.
+    for name in names {
+        venice_service::sweep_dead_hosts(&dir.hosts_dir(name));
+    }
     let link = record.link.map_or_else(String::new, |link| format!(", emulating {link}"));
     let plain = if record.plain { ", UDP without protection (--plain)" } else { "" };
     let xdp = if record.xdp { ", single packets past the kernel" } else { "" };
