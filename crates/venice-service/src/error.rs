@@ -73,7 +73,7 @@ pub enum ClientError {
         offered: String,
     },
     /// The host refused the connection.
-    #[error("service host refused the connection: {code} (it speaks version {version})")]
+    #[error("service host refused the connection: {code}{}", spoken(*code, *version))]
     Refused {
         /// Reason.
         code: CloseCode,
@@ -102,6 +102,14 @@ pub enum ClientError {
     },
 }
 
+/// Returns the version of a host, if it is the reason.
+fn spoken(code: CloseCode, version: u16) -> String {
+    match code == CloseCode::Version {
+        true => format!(" (it speaks version {version})"),
+        false => String::new(),
+    }
+}
+
 impl ClientError {
     /// True if no answer came in time; it may still come.
     pub fn is_timeout(&self) -> bool {
@@ -111,5 +119,18 @@ impl ClientError {
     /// True if the host is gone, or has closed the connection.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::QPair(_) | Self::Closed(_)) && !self.is_timeout()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_name_what_matters() {
+        let said = |code| ClientError::Refused { code, version: 1 }.to_string();
+        assert!(said(CloseCode::Version).ends_with("another version (it speaks version 1)"));
+        let full = said(CloseCode::Full);
+        assert!(full.contains("64 by OpenCL") && !full.contains("version"), "{full}");
     }
 }
