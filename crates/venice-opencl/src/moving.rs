@@ -66,7 +66,7 @@ pub enum Kept {
     #[error("calls are under way")]
     Busy,
     /// An object could not be made there.
-    #[error("moving its objects failed with code {0}")]
+    #[error("moving its objects failed: {}", venice_accel::opencl::code::ErrorCode(*.0))]
     Failed(cl_int),
 }
 

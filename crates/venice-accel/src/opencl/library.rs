@@ -22,7 +22,7 @@ pub enum OpenClError {
     #[error("{0} is not in this machine's {SONAME}")]
     NoFunction(&'static str),
     /// The driver refused.
-    #[error("{call}: OpenCL error {code}")]
+    #[error("{call}: {}", super::code::ErrorCode(*.code))]
     Failed {
         /// The function.
         call: &'static str,

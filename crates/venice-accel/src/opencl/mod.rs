@@ -1,5 +1,6 @@
 //! OpenCL: devices of this machine, the service of a granted one, sessions with it.
 
+pub mod code;
 pub mod drivers;
 pub mod found;
 #[expect(unsafe_code, reason = "calls the driver")]

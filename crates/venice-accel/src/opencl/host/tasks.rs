@@ -19,6 +19,7 @@ use crate::mailbox::{
     Argument, Code, Executable, Executor, Outcome, ResultCode, Task, TaskBuffers, TaskError,
     WorkItems,
 };
+use crate::opencl::code::ErrorCode;
 use crate::opencl::library::{Library, call, info};
 use crate::opencl::wire::BinaryKind;
 
@@ -68,7 +69,7 @@ impl TaskExecutor {
         (output, task_output): (Arc<Output>, Arc<TaskOutput>),
     ) -> Result<Self, String> {
         let named =
-            |call: &'static str| move |code| format!("mailbox: {call}: OpenCL error {code}");
+            |call: &'static str| move |code| format!("mailbox: {call}: {}", ErrorCode(code));
         let context = created(|code| {
             call!(library, clCreateContext(null(), 1, &raw const device, None, null_mut(), code))
         })
@@ -198,7 +199,7 @@ impl TaskExecutor {
                 let set =
                     call!(self.library, clSetKernelArg(kernel, index as cl_uint, bytes, value));
                 done(set).map_err(|code| {
-                    let said = format!("argument {index} of the kernel: OpenCL error {code}");
+                    let said = format!("argument {index} of the kernel: {}", ErrorCode(code));
                     TaskError::new(ResultCode::Malformed, said)
                 })
             };
@@ -382,5 +383,5 @@ fn check_len(bytes: u64, index: usize) -> Result<usize, TaskError> {
 }
 
 fn failed(kind: ResultCode, call: &str, code: cl_int) -> TaskError {
-    TaskError::new(kind, format!("{call}: OpenCL error {code}"))
+    TaskError::new(kind, format!("{call}: {}", ErrorCode(code)))
 }
