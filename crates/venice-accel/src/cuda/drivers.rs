@@ -1,6 +1,6 @@
 //! What the confined host of a CUDA device needs of its machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use venice_service::{HostLimits, HostSpec, ServiceSecret};
 
@@ -56,9 +56,38 @@ pub fn host_spec(device: &CudaDevice, bytes: u64, secret: ServiceSecret) -> Host
     spec
 }
 
+/// Checks that hosts of devices can have the library that the variable names, if it names one.
+///
+/// # Errors
+/// The reason, with what to do.
+pub fn check_library() -> Result<(), String> {
+    named().map_or(Ok(()), |library| check_path(Path::new(&library)))
+}
+
+fn check_path(library: &Path) -> Result<(), String> {
+    let spec = HostSpec::new(super::SERVICE, ServiceSecret::from_bytes([0; ServiceSecret::BYTES]));
+    let spec = HostSpec { read_paths: vec![library.to_owned()], ..spec };
+    spec.check().map_err(|_| {
+        let library = library.display();
+        format!(
+            "{VARIABLE}={library}: service hosts have a /tmp of their own and need an absolute \
+             path: move the library out of /tmp"
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn library_below_tmp_is_refused() {
+        assert_eq!(check_path(Path::new("/opt/libcuda.so")), Ok(()));
+        for path in ["/tmp/x/libcuda.so", "libcuda.so", "/opt/../tmp/libcuda.so"] {
+            let why = check_path(Path::new(path)).unwrap_err();
+            assert!(why.contains(path) && why.contains("move the library"), "{why}");
+        }
+    }
 
     #[test]
     fn spec_is_valid() {

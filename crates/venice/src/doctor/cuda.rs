@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use venice_accel::cuda::drivers::NO_DRIVER;
+use venice_accel::cuda::drivers::{NO_DRIVER, check_library};
 use venice_accel::cuda::found::CudaDevice;
 use venice_accel::cuda::listing::{CudaListingError, devices_by};
 
@@ -11,11 +11,17 @@ use super::Finding;
 
 /// Row about the driver.
 pub fn examine() -> Vec<Finding> {
-    vec![finding(devices_by(Path::new("/proc/self/exe")))]
+    vec![finding(devices_by(Path::new("/proc/self/exe")), check_library())]
 }
 
-fn finding(listed: Result<Vec<CudaDevice>, CudaListingError>) -> Finding {
+fn finding(
+    listed: Result<Vec<CudaDevice>, CudaListingError>,
+    library: Result<(), String>,
+) -> Finding {
     let what = "CUDA";
+    if let Err(why) = library {
+        return Finding::missing(what, why, "move it (only accelerator:cuda needs it)");
+    }
     let remedy = "install NVIDIA's driver, version 550 or newer (only accelerator:cuda needs it)";
     match listed {
         Ok(devices) if devices.is_empty() => Finding::missing(what, NO_DRIVER, remedy),
@@ -36,7 +42,9 @@ mod tests {
 
     #[test]
     fn missing_driver_has_remedy() {
-        assert!(finding(Ok(Vec::new())).remedy.contains("550"));
-        assert!(!finding(Err(CudaListingError::Timeout)).remedy.is_empty());
+        assert!(finding(Ok(Vec::new()), Ok(())).remedy.contains("550"));
+        assert!(!finding(Err(CudaListingError::Timeout), Ok(())).remedy.is_empty());
+        let found = finding(Ok(Vec::new()), Err("below /tmp".into()));
+        assert!(found.remedy.contains("move it"));
     }
 }

@@ -38,6 +38,7 @@ impl DeviceClass for Cuda {
         let device = device(host, &offer.address)?;
         let bytes = offer.bytes.unwrap_or(device.bytes - device.bytes % MIB);
         check_bytes(bytes, device.bytes)?;
+        drivers::check_library().map_err(|why| format!("cannot be lent: {why}"))?;
         Ok((bytes, capabilities(device)))
     }
 
