@@ -33,7 +33,12 @@ impl FromStr for EmulatedModel {
     fn from_str(text: &str) -> Result<Self, String> {
         let malformed = || format!("'{text}': expected FUNCTION@RATE, for example fft@64MB/s");
         let (functions, model) = text.split_once('@').ok_or_else(malformed)?;
-        let functions = functions.split('+').map(BuiltIn::from_str).collect::<Result<_, _>>()?;
+        let functions = functions.split('+').map(BuiltIn::from_str);
+        let functions = functions.collect::<Result<Vec<BuiltIn>, _>>()?;
+        if let Some(at) = (1..functions.len()).find(|at| functions[..*at].contains(&functions[*at]))
+        {
+            return Err(format!("'{text}' names {} twice", functions[at]));
+        }
         Ok(Self { functions, model: model.parse()? })
     }
 }

@@ -5,7 +5,7 @@ use venice_accel::cuda::found::CudaDevice;
 use venice_control::ResourceSpec;
 use venice_service::{HostSpec, ServiceSecret};
 
-use super::{Family, check_bytes, is_on_bus, number_after, numbered, slug};
+use super::{Family, check_bytes, check_capabilities, is_on_bus, number_after, numbered, slug};
 use crate::devices::class::{Candidate, DeviceClass};
 use crate::devices::host::Host;
 use crate::devices::identity::Identity;
@@ -30,8 +30,8 @@ impl DeviceClass for Cuda {
         "cuda[NUMBER][=SIZE]"
     }
 
-    fn check_text(&self, _offer: &Offer) -> Result<(), String> {
-        Ok(())
+    fn check_text(&self, offer: &Offer) -> Result<(), String> {
+        check_capabilities(offer, &["opencl", "mailbox", "emulated"])
     }
 
     fn probe(&self, host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {

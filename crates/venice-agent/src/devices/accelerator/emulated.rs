@@ -110,7 +110,7 @@ mod tests {
         }
         let served = service(&host, &spec, secret).unwrap();
         assert_eq!((&*served.service, &*served.options), ("mailbox", "fft+sum@64MB/s"));
-        for wrong in ["fft@64MB", "@64MB/s", "crypto@64MB/s", "fft@0B/s"] {
+        for wrong in ["fft+fft@64MB/s", "fft@64MB", "@64MB/s", "crypto@64MB/s", "fft@0B/s"] {
             let offer = format!("accelerator:emulated={wrong}").parse::<Offer>();
             assert!(offer.is_err(), "{wrong}");
         }

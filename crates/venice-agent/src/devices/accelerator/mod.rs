@@ -75,6 +75,9 @@ pub(super) fn is_emulated(kind: ResourceKind, address: &str) -> bool {
     kind == ResourceKind::Accelerator && emulated::Emulated.has(address)
 }
 
+/// Least memory that is lent of a device with a driver, in bytes.
+const LEAST_BYTES: u64 = 1 << 20;
+
 /// Checks the bytes of an offer against those of its device.
 fn check_bytes(bytes: u64, most: u64) -> Result<(), String> {
     if bytes > most {
@@ -83,7 +86,19 @@ fn check_bytes(bytes: u64, most: u64) -> Result<(), String> {
     if bytes == 0 {
         return Err("has no memory: give it a size".to_owned());
     }
+    if bytes < LEAST_BYTES {
+        let least = ByteSize(LEAST_BYTES);
+        return Err(format!("is too small: lend at least {least}"));
+    }
     Ok(())
+}
+
+/// Refuses further capabilities that are those of other families: no device has both.
+fn check_capabilities(offer: &Offer, others: &[&str]) -> Result<(), String> {
+    match offer.capabilities.iter().find(|it| others.contains(&&***it)) {
+        Some(other) => Err(format!("{} has no capability {other:?}", offer.address)),
+        None => Ok(()),
+    }
 }
 
 /// True unless a device has left the PCI bus.

@@ -6,7 +6,7 @@ use venice_accel::opencl::found::OpenClDevice;
 use venice_control::ResourceSpec;
 use venice_service::{HostSpec, ServiceSecret};
 
-use super::{Family, check_bytes, is_on_bus, number_after, numbered, slug};
+use super::{Family, check_bytes, check_capabilities, is_on_bus, number_after, numbered, slug};
 use crate::devices::class::{Candidate, DeviceClass};
 use crate::devices::host::Host;
 use crate::devices::identity::Identity;
@@ -33,8 +33,8 @@ impl DeviceClass for OpenCl {
         "opencl[NUMBER][=SIZE]"
     }
 
-    fn check_text(&self, _offer: &Offer) -> Result<(), String> {
-        Ok(())
+    fn check_text(&self, offer: &Offer) -> Result<(), String> {
+        check_capabilities(offer, &["cuda", "emulated"])
     }
 
     fn probe(&self, host: &Host, offer: &Offer) -> Result<(u64, Vec<String>), String> {
@@ -148,6 +148,10 @@ mod tests {
         assert_eq!(examine(&host, &offer("accelerator:opencl1=1GiB")).unwrap().bytes, GIB);
         let large = examine(&host, &offer("accelerator:opencl1=9GiB")).unwrap_err();
         assert!(large.contains("the device has 8"), "{large}");
+        let small = examine(&host, &offer("accelerator:opencl=1")).unwrap_err();
+        assert!(small.contains("at least 1MiB"), "{small}");
+        let other = "accelerator:opencl=1GiB,cuda".parse::<Offer>().unwrap_err().to_string();
+        assert!(other.contains("opencl has no capability \"cuda\""), "{other}");
         let names: Vec<String> = OpenCl.list(&host).into_iter().map(|it| it.address).collect();
         assert_eq!(names, ["opencl0", "opencl1"]);
     }
