@@ -64,7 +64,13 @@ impl<M: MailboxMemory> MailboxDevice<M> {
     /// Computes the next task, if the accelerator is free; false if there is none. `clock` is read
     /// afterwards, in nanoseconds.
     pub fn compute(&mut self, clock: impl FnOnce() -> u64) -> bool {
+        self.compute_from(clock, |_| {})
+    }
+
+    /// The same; `begun` is told the time from which the task runs, before it is computed.
+    pub fn compute_from(&mut self, clock: impl FnOnce() -> u64, begun: impl FnOnce(u64)) -> bool {
         let Some(ticket) = self.donor.poll_task() else { return false };
+        self.donor.running_since_ns().map(begun);
         let (outcome, least_ns) = self.run(ticket);
         self.donor.handle_computed(clock(), outcome, least_ns);
         true

@@ -97,6 +97,11 @@ impl MailboxDonor {
         Some(ticket)
     }
 
+    /// Returns the time from which the task runs that was polled last; `None`: none runs.
+    pub fn running_since_ns(&self) -> Option<u64> {
+        self.running.as_ref().map(|running| running.begin_ns)
+    }
+
     /// Takes in the outcome of the task that was polled last. `least_ns` is the time of the model.
     pub fn handle_computed(&mut self, now_ns: u64, outcome: Outcome, least_ns: u64) {
         let Some(running) = self.running.as_mut().filter(|task| task.computed.is_none()) else {

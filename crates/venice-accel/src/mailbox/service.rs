@@ -97,7 +97,7 @@ fn serve_in(
     let shared = Arc::new(Shared {
         bell,
         waits: Mutex::new(Waits::new(shape.mailboxes)),
-        counts: Mutex::default(),
+        progress: Mutex::default(),
         moved: Mutex::default(),
         printed: Mutex::default(),
         is_rung: Mutex::new(false),
@@ -116,12 +116,27 @@ struct Shared {
     /// Readable when an answer may be ready.
     bell: OwnedFd,
     waits: Mutex<Waits>,
-    counts: Mutex<DonorCounts>,
+    progress: Mutex<Progress>,
     /// Bytes of requests with their inputs, and of outputs.
     moved: Mutex<(u64, u64)>,
     printed: Mutex<Printed>,
     is_rung: Mutex<bool>,
     rung: Condvar,
+}
+
+/// Counters as of the last completion, and the time from which a task runs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    counts: DonorCounts,
+    running_since_ns: Option<u64>,
+}
+
+impl Progress {
+    /// Returns the busy time; a task that runs counts until now.
+    fn busy_ns(&self, now_ns: u64) -> u64 {
+        let running = self.running_since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
+        self.counts.busy_ns.saturating_add(running)
+    }
 }
 
 impl Shared {
@@ -175,7 +190,9 @@ impl DonorThread {
     /// Does what can be done now; false if nothing could.
     fn turn(&mut self) -> bool {
         let mut any = self.device.look(monotonic_ns());
-        if self.device.compute(monotonic_ns) {
+        let Self { device, shared, .. } = self;
+        let begun = |begin_ns| lock(&shared.progress).running_since_ns = Some(begin_ns);
+        if device.compute_from(monotonic_ns, begun) {
             any = true;
             // Before the completion, so that a recipient finds it when the task has ended.
             let output = self.device.take_output();
@@ -184,7 +201,8 @@ impl DonorThread {
         }
         if let Some(completion) = self.device.flag(monotonic_ns()) {
             any = true;
-            *lock(&self.shared.counts) = self.device.counts();
+            let counts = self.device.counts();
+            *lock(&self.shared.progress) = Progress { counts, running_since_ns: None };
             *lock(&self.shared.moved) = self.device.moved_bytes();
             if lock(&self.shared.waits).handle_completion(&completion) {
                 // Fails only when the counter is full: then the service is awake.
@@ -281,7 +299,7 @@ impl Service for MailboxService {
                 Ok(first) => (Status::OK, lock(&self.shared.printed).take_from(first)),
                 Err(_) => (Status::MALFORMED, Vec::new()),
             },
-            COUNTS => (Status::OK, emit_counts(*lock(&self.shared.counts))),
+            COUNTS => (Status::OK, emit_counts(lock(&self.shared.progress).counts)),
             _ => (Status::UNKNOWN_OPCODE, Vec::new()),
         };
         self.answers.push((Answer { connection, id, status }, bytes));
@@ -310,15 +328,15 @@ impl Service for MailboxService {
         Some(self.shared.bell.as_fd())
     }
 
-    /// A task counts when it has ended.
-    fn usage(&self, _now_ns: u64) -> Option<ServiceUsage> {
-        let DonorCounts { tasks, busy_ns, .. } = *lock(&self.shared.counts);
+    /// A task and its bytes count when it has ended, its time while it runs.
+    fn usage(&self, now_ns: u64) -> Option<ServiceUsage> {
+        let progress = *lock(&self.shared.progress);
         let (stored, loaded) = *lock(&self.shared.moved);
         Some(ServiceUsage {
-            busy_ns: Some(busy_ns),
+            busy_ns: Some(progress.busy_ns(now_ns)),
             in_bytes: Some(stored),
             out_bytes: Some(loaded),
-            commands: tasks,
+            commands: progress.counts.tasks,
         })
     }
 }
@@ -348,4 +366,18 @@ pub(crate) fn parse_counts(bytes: &[u8]) -> Option<DonorCounts> {
     let [tasks, failed, late, busy_ns] = *<&[[u8; 8]; 4]>::try_from(words).ok()?;
     let [tasks, failed, late, busy_ns] = [tasks, failed, late, busy_ns].map(u64::from_le_bytes);
     Some(DonorCounts { tasks, failed, late, busy_ns })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_task_counts_as_busy() {
+        let counts = DonorCounts { busy_ns: 100, ..DonorCounts::default() };
+        let idle = Progress { counts, running_since_ns: None };
+        assert_eq!(idle.busy_ns(5000), 100);
+        let running = Progress { counts, running_since_ns: Some(1000) };
+        assert_eq!(running.busy_ns(5000), 4100);
+    }
 }
