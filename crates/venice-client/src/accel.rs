@@ -12,6 +12,7 @@
 //! # Ok::<(), venice_client::Error>(())
 //! ```
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use venice_accel::mailbox::MailboxError;
@@ -41,7 +42,7 @@ const NODES: &str = "VENICE_GRANT_NODE";
 #[derive(Debug)]
 pub struct Pool {
     pool: venice_accel::pool::Pool,
-    _devices: Vec<Device>,
+    _devices: Arc<Vec<Device>>,
 }
 
 impl Pool {
@@ -57,6 +58,9 @@ impl Pool {
         needs: &str,
         options: &DeviceOptions,
     ) -> Result<Self, Error> {
+        if count == 0 {
+            return Err(Error::Invalid("a pool of 0 accelerators: ask for at least 1".into()));
+        }
         let words = needs.split(',').map(str::trim).filter(|word| !word.is_empty());
         let text = words.fold(format!("{}:{MAILBOX}", ResourceKind::Accelerator), |text, word| {
             text + "," + word
@@ -71,7 +75,11 @@ impl Pool {
             Ok((device.node().to_owned(), access.ok_or_else(none)?))
         });
         let named = named.collect::<Result<Vec<_>, Error>>()?;
-        Ok(Self { pool: venice_accel::pool::Pool::open(named, ANSWER)?, _devices: devices })
+        let mut pool = venice_accel::pool::Pool::open(named, ANSWER)?;
+        let devices = Arc::new(devices);
+        let theirs = Arc::clone(&devices);
+        pool.set_reasons(move |at| theirs[at].why_lost());
+        Ok(Self { pool, _devices: devices })
     }
 
     /// Opens the accelerators that this program was started with, by `venice get accelerator:mailbox=3
@@ -107,7 +115,7 @@ impl Pool {
         named: impl IntoIterator<Item = (String, ServiceAccess)>,
     ) -> Result<Self, Error> {
         let pool = venice_accel::pool::Pool::open(named, ANSWER)?;
-        Ok(Self { pool, _devices: Vec::new() })
+        Ok(Self { pool, _devices: Arc::default() })
     }
 
     /// Returns the number of accelerators that are not lost.
@@ -157,6 +165,21 @@ impl Pool {
     ) -> Result<Vec<usize>, Error> {
         Ok(self.pool.map_into(executable, inputs, outputs)?)
     }
+
+    /// The same, as long as `goes_on`, which the calling thread asks each 30 ms. Once it returns
+    /// false no more tasks are started; those that run go on, and the next call waits for them.
+    ///
+    /// # Errors
+    /// The errors of [`Pool::map_into`]; [`Error::Interrupted`] if `goes_on` has returned false.
+    pub fn map_while(
+        &mut self,
+        executable: &Executable,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        goes_on: impl FnMut() -> bool,
+    ) -> Result<Vec<usize>, Error> {
+        Ok(self.pool.map_while(executable, inputs, outputs, goes_on)?)
+    }
 }
 
 impl Device {
@@ -202,6 +225,7 @@ impl From<PoolError> for Error {
             PoolError::Lost { node, why } => {
                 Self::DeviceLost { node, address: ResourceKind::Accelerator.to_string(), why }
             }
+            PoolError::Interrupted => Self::Interrupted,
             error @ (PoolError::Empty | PoolError::Outputs(_)) => Self::Invalid(error.to_string()),
         }
     }

@@ -188,15 +188,19 @@ impl Device {
     /// may belong to
     /// another recipient now.
     pub fn check(&self) -> Result<(), Error> {
-        let Some(fate) = self.held.lost() else { return Ok(()) };
-        let said = match fate {
+        let Some(why) = self.why_lost() else { return Ok(()) };
+        let (node, address) = (self.node().to_owned(), self.address().to_owned());
+        Err(Error::DeviceLost { node, address, why })
+    }
+
+    /// Returns the reason of its loss; `None`: it is not lost.
+    pub(crate) fn why_lost(&self) -> Option<String> {
+        let said = match self.held.lost()? {
             Fate::Died => "its agent has died",
             Fate::Revoked => "its node has taken it back",
             Fate::Unresponsive => "its node does not answer",
         };
-        let why = self.held.why_lost().unwrap_or_else(|| said.to_owned());
-        let (node, address) = (self.node().to_owned(), self.address().to_owned());
-        Err(Error::DeviceLost { node, address, why })
+        Some(self.held.why_lost().unwrap_or_else(|| said.to_owned()))
     }
 
     fn share(&self) -> &Share {

@@ -72,6 +72,9 @@ pub enum Error {
     /// The handle was closed.
     #[error("already closed")]
     Closed,
+    /// The caller ended the call.
+    #[error("interrupted by the caller")]
+    Interrupted,
 }
 
 impl From<ClientError> for Error {

@@ -90,7 +90,8 @@ impl Pool {
         Ok(py.detach(|| pool.lock().unwrap_or_else(PoisonError::into_inner).lost()))
     }
 
-    /// Runs the kernel on each input; returns the lengths of the outputs.
+    /// Runs the kernel on each input; returns the lengths of the outputs. A signal whose handler
+    /// raises ends it.
     fn map(
         &self,
         py: Python<'_>,
@@ -101,11 +102,15 @@ impl Pool {
         let pool = self.0.get(py)?;
         let from = inputs.iter().map(bytes).collect::<PyResult<Vec<_>>>()?;
         let mut to = outputs.iter_mut().map(room).collect::<PyResult<Vec<_>>>()?;
+        let mut raised = None;
         let mapped = py.detach(|| {
             let mut pool = pool.lock().unwrap_or_else(PoisonError::into_inner);
-            pool.map_into(&kernel.0, &from, &mut to)
+            pool.map_while(&kernel.0, &from, &mut to, || {
+                raised = Python::attach(|py| py.check_signals()).err();
+                raised.is_none()
+            })
         });
-        mapped.map_err(|error| exception(py, &error))
+        mapped.map_err(|error| raised.unwrap_or_else(|| exception(py, &error)))
     }
 
     fn close(&self) {

@@ -1,6 +1,8 @@
 """Pools of accelerators: run by tests on a rack with two emulated ones, which have fft, sum and scale."""
 
 import os
+import signal
+import time
 import unittest
 
 import numpy
@@ -35,6 +37,18 @@ class PoolTest(unittest.TestCase):
             self.assertEqual(raw, twice.tobytes())
             self.assertEqual(pool.map("sum", []), [])
 
+    def test_interrupt_ends_map(self) -> None:
+        data = numpy.zeros(2_000_000, numpy.float32)
+        with Pool(1, needs="sum") as pool:
+            # 8 tasks of 125 ms.
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            began = time.monotonic()
+            with self.assertRaises(KeyboardInterrupt):
+                pool.map("sum", [data] * 8)
+            self.assertLess(time.monotonic() - began, 0.6)
+            self.assertEqual(pool.map("sum", [data[:4]])[0].tolist(), [0.0])
+
     def test_failures_name_the_node(self) -> None:
         with Pool(1) as pool:
             with self.assertRaisesRegex(venice.TaskFailed, "accelerator of node"):
@@ -45,6 +59,10 @@ class PoolTest(unittest.TestCase):
             pool.map("sum", [b""])
         with self.assertRaises(venice.NoRoom):
             Pool(3)
+        with self.assertRaisesRegex(venice.Invalid, "at least 1"):
+            Pool(0)
+        with self.assertRaisesRegex(venice.Invalid, "give a sequence"):
+            Kernel("f", source="", global_size=0)  # type: ignore[arg-type]
         if "VENICE_GRANT_ENDPOINTS" not in os.environ:
             with self.assertRaises(venice.Invalid):
                 Pool()

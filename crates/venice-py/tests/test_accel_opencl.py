@@ -70,6 +70,15 @@ class OpenClTest(unittest.TestCase):
             (sums,) = pool.map(rows, [array])
         numpy.testing.assert_allclose(sums, array.sum(axis=1))
 
+    def test_losses_say_why(self) -> None:
+        crash = "kernel void f(global int *in, global int *out) { out[(size_t)1 << 40] = 1; }"
+        with Pool(2, needs="opencl") as pool:
+            with self.assertRaisesRegex(venice.TaskFailed, "its service has ended: SIG"):
+                pool.map(Kernel("f", source=crash), [b"1234"])
+            self.assertEqual(len(pool.lost), 2)
+            for _, why in pool.lost:
+                self.assertIn("its service has ended: SIG", why)
+
     def test_compiler_says_why(self) -> None:
         with Pool(1, needs="opencl") as pool:
             wrong = Kernel("f", source="kernel void f(global float *in) { in[0] = nowhere; }")

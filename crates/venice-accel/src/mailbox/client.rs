@@ -3,6 +3,7 @@
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
+use venice_ports::qpair::QPairSocketError;
 use venice_rack::types::ServiceAccess;
 use venice_service::{ClientError, ServiceClient, Status};
 
@@ -272,6 +273,27 @@ impl Mailboxes {
     /// # Panics
     /// If there is no such mailbox.
     pub fn wait(&mut self, mailbox: u32) -> Result<TaskResult, MailboxError> {
+        loop {
+            if let Some(result) = self.wait_within(mailbox, None)? {
+                return Ok(result);
+            }
+        }
+    }
+
+    /// Waits for the completion of a mailbox's task, for at most so long (`None`: without limit);
+    /// `None`: the task still runs.
+    ///
+    /// # Errors
+    /// The errors of [`Mailboxes::wait`].
+    ///
+    /// # Panics
+    /// If there is no such mailbox.
+    pub fn wait_within(
+        &mut self,
+        mailbox: u32,
+        within: Option<Duration>,
+    ) -> Result<Option<TaskResult>, MailboxError> {
+        let until = within.map(|within| Instant::now() + within);
         let state = &self.states[mailbox as usize];
         if !state.is_started {
             return Err(MailboxError::State { mailbox, state: "no task was started" });
@@ -280,7 +302,7 @@ impl Mailboxes {
             let began = Instant::now();
             while began.elapsed() < LOOK {
                 if let Some(result) = self.poll_mapped(mailbox)? {
-                    return Ok(result);
+                    return Ok(Some(result));
                 }
                 std::hint::spin_loop();
             }
@@ -289,11 +311,38 @@ impl Mailboxes {
             let state = &mut self.states[mailbox as usize];
             if let Some(result) = state.result.take() {
                 state.is_started = false;
-                return self.completed(mailbox, result);
+                return self.completed(mailbox, result).map(Some);
             }
             self.ask(mailbox)?;
-            self.take_answers()?;
+            if !self.take_answers_until(until)? {
+                return Ok(None);
+            }
         }
+    }
+
+    /// Takes answers; false if none has come until then.
+    fn take_answers_until(&mut self, until: Option<Instant>) -> Result<bool, MailboxError> {
+        let Some(until) = until else { return self.take_answers().map(|()| true) };
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        self.client.set_timeout(Some(left));
+        let taken = self.take_answers();
+        self.client.set_timeout(None);
+        match taken {
+            Ok(()) => Ok(true),
+            Err(MailboxError::Service(ClientError::QPair(QPairSocketError::TimedOut))) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// True if a task was started in a mailbox and not waited for.
+    ///
+    /// # Panics
+    /// If there is no such mailbox.
+    pub fn is_started(&self, mailbox: u32) -> bool {
+        self.states[mailbox as usize].is_started
     }
 
     /// Waits for the tasks that are started, and drops their results.

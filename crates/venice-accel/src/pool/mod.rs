@@ -5,17 +5,23 @@ mod dispatcher;
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use venice_rack::types::ServiceAccess;
 
 pub use self::dispatcher::{Dispatcher, Next};
 use crate::mailbox::{
-    DonorCounts, Executable, MailboxError, Mailboxes, ResultCode, TaskError, output_len,
+    DonorCounts, Executable, MailboxError, Mailboxes, ResultCode, TaskError, TaskResult, output_len,
 };
 
 /// Accelerators that a task may run on until they are lost: then it is taken for the cause.
 const MAX_LOSSES: u32 = 2;
+/// Interval in which a call looks whether it is to go on.
+const LOOK_EVERY: Duration = Duration::from_millis(30);
+/// Time for the donor's reason of a loss, from its notice on.
+const REASON_WITHIN: Duration = Duration::from_secs(3);
+/// Interval of looks for it.
+const REASON_EVERY: Duration = Duration::from_millis(10);
 
 /// Failure of a pool. It names the node.
 #[derive(Debug, thiserror::Error)]
@@ -62,21 +68,40 @@ pub enum PoolError {
     /// An output buffer is shorter than the task's output, or their number is not that of the inputs.
     #[error("outputs: {0}")]
     Outputs(String),
+    /// The caller ended it. Tasks that run already go on.
+    #[error("interrupted by the caller")]
+    Interrupted,
 }
+
+/// Source of donors' reasons of losses: of the accelerator with this number, `None` while there is
+/// none.
+type Reasons = Box<dyn Fn(usize) -> Option<String> + Send + Sync>;
 
 /// Accelerators that run tasks together. Each has one thread during a call, and as many tasks in
 /// flight as it has mailboxes: one is transferred while another runs.
-#[derive(Debug)]
 pub struct Pool {
     members: Vec<Member>,
+    reasons: Reasons,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("members", &self.members).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
 struct Member {
     node: String,
     mailboxes: Mailboxes,
-    /// Reason of its loss.
-    lost: Option<String>,
+    lost: Option<Loss>,
+}
+
+/// Loss of an accelerator, as its recipient has noticed it.
+#[derive(Clone, Debug)]
+struct Loss {
+    why: String,
+    at: Instant,
 }
 
 /// Counters of an accelerator, with its node.
@@ -104,7 +129,20 @@ impl Pool {
                 Err(error) => Err(PoolError::Open { node, source: Box::new(error) }),
             });
         let members = members.collect::<Result<Vec<_>, _>>()?;
-        if members.is_empty() { Err(PoolError::Empty) } else { Ok(Self { members }) }
+        if members.is_empty() {
+            return Err(PoolError::Empty);
+        }
+        Ok(Self { members, reasons: Box::new(|_| None) })
+    }
+
+    /// Names a source of the donors' reasons of losses, by the accelerators' places in
+    /// [`Pool::open`]; it returns `None` while it has none. Without one, and if it has none within
+    /// three seconds of the loss, the reason is what the recipient has noticed.
+    pub fn set_reasons(
+        &mut self,
+        reasons: impl Fn(usize) -> Option<String> + Send + Sync + 'static,
+    ) {
+        self.reasons = Box::new(reasons);
     }
 
     /// Returns the number of accelerators that are not lost.
@@ -119,8 +157,22 @@ impl Pool {
 
     /// Returns the lost accelerators: node and reason.
     pub fn lost(&self) -> Vec<(String, String)> {
-        let lost = |member: &Member| Some((member.node.clone(), member.lost.clone()?));
-        self.members.iter().filter_map(lost).collect()
+        let members = self.members.iter().enumerate();
+        members.filter_map(|(at, it)| Some((it.node.clone(), self.why_lost(at)?))).collect()
+    }
+
+    /// Returns the reason of a loss; waits for the donor's.
+    fn why_lost(&self, member: usize) -> Option<String> {
+        let Loss { why, at } = self.members[member].lost.clone()?;
+        loop {
+            if let Some(reason) = (self.reasons)(member) {
+                return Some(reason);
+            }
+            if at.elapsed() >= REASON_WITHIN {
+                return Some(why);
+            }
+            std::thread::sleep(REASON_EVERY);
+        }
     }
 
     /// Returns the counters of each accelerator.
@@ -168,6 +220,21 @@ impl Pool {
         inputs: &[&[u8]],
         outputs: &mut [&mut [u8]],
     ) -> Result<Vec<usize>, PoolError> {
+        self.map_while(executable, inputs, outputs, || true)
+    }
+
+    /// The same, as long as `goes_on`, which this thread asks each 30 ms. Once it returns false no
+    /// more tasks are started; those that run go on, and the next call waits for them.
+    ///
+    /// # Errors
+    /// The errors of [`Pool::map_into`]; [`PoolError::Interrupted`] if `goes_on` has returned false.
+    pub fn map_while(
+        &mut self,
+        executable: &Executable,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        mut goes_on: impl FnMut() -> bool,
+    ) -> Result<Vec<usize>, PoolError> {
         if outputs.len() != inputs.len() {
             let said = format!("{} for {} inputs", outputs.len(), inputs.len());
             return Err(PoolError::Outputs(said));
@@ -182,6 +249,8 @@ impl Pool {
             changed: Condvar::new(),
             failure: Mutex::new(None),
             lost_at: Mutex::default(),
+            working: Mutex::new(self.len()),
+            ended: Condvar::new(),
         };
         std::thread::scope(|scope| {
             for (number, member) in self.members.iter_mut().enumerate() {
@@ -190,10 +259,14 @@ impl Pool {
                     continue;
                 }
                 let run = &run;
-                scope.spawn(move || run.serve(number, member));
+                scope.spawn(move || {
+                    let _ended = EndsWork(run);
+                    run.serve(number, member);
+                });
             }
+            run.attend(&mut goes_on);
         });
-        run.end(&self.members)
+        run.end(self)
     }
 }
 
@@ -206,9 +279,34 @@ struct Run<'a> {
     dispatcher: Mutex<Dispatcher>,
     /// Notified when the dispatcher may answer otherwise than before.
     changed: Condvar,
-    failure: Mutex<Option<PoolError>>,
-    /// Nodes of the lost accelerators that ran each task.
-    lost_at: Mutex<BTreeMap<usize, Vec<String>>>,
+    failure: Mutex<Option<Failure>>,
+    /// Lost accelerators that ran each task.
+    lost_at: Mutex<BTreeMap<usize, Vec<usize>>>,
+    /// Accelerators whose threads work.
+    working: Mutex<usize>,
+    /// Notified when one has ended.
+    ended: Condvar,
+}
+
+/// First failure of a call.
+enum Failure {
+    Said(PoolError),
+    /// These accelerators were lost while they ran the task. Their reasons are looked for when all
+    /// threads have ended.
+    Losses {
+        task: usize,
+        members: Vec<usize>,
+    },
+}
+
+/// Reports the end of a thread, also by a panic.
+struct EndsWork<'a, 'b>(&'a Run<'b>);
+
+impl Drop for EndsWork<'_, '_> {
+    fn drop(&mut self) {
+        *locked(&self.0.working) -= 1;
+        self.0.ended.notify_all();
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -220,13 +318,27 @@ impl Run<'_> {
         locked(&self.dispatcher)
     }
 
+    /// Waits until all threads have ended; ends them if the call is not to go on.
+    fn attend(&self, goes_on: &mut impl FnMut() -> bool) {
+        let mut working = locked(&self.working);
+        while *working > 0 {
+            let waited = self.ended.wait_timeout(working, LOOK_EVERY);
+            let (still, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            drop(still);
+            if timeout.timed_out() && !goes_on() {
+                return self.fail(Failure::Said(PoolError::Interrupted));
+            }
+            working = locked(&self.working);
+        }
+    }
+
     /// Runs tasks on one accelerator until none is left, or it is lost.
     fn serve(&self, number: usize, member: &mut Member) {
         if let Err(error) = self.run_tasks(number, member) {
-            member.lost = Some(error.to_string());
+            member.lost = Some(Loss { why: error.to_string(), at: Instant::now() });
             let ran = self.lock().handle_loss(number);
             if let Some((task, losses)) = ran {
-                self.note_loss(task, losses, &member.node);
+                self.note_loss(task, losses, number);
             }
             self.changed.notify_all();
         }
@@ -234,22 +346,26 @@ impl Run<'_> {
 
     /// Notes the loss of an accelerator that ran a task. One that has been lost with several fails,
     /// before it ends all others.
-    fn note_loss(&self, task: usize, losses: u32, node: &str) {
+    fn note_loss(&self, task: usize, losses: u32, member: usize) {
         let mut lost_at = locked(&self.lost_at);
-        let nodes = lost_at.entry(task).or_default();
-        nodes.push(node.to_owned());
+        let members = lost_at.entry(task).or_default();
+        members.push(member);
         if losses >= MAX_LOSSES {
-            let said = format!("accelerators were lost while they ran it: of {}", nodes.join(", "));
-            let source = TaskError::new(ResultCode::Failed, said);
-            self.fail(PoolError::Task { task, node: node.to_owned(), source });
+            self.fail(Failure::Losses { task, members: members.clone() });
         }
     }
 
     /// Runs tasks. The error is the accelerator's loss.
     fn run_tasks(&self, number: usize, member: &mut Member) -> Result<(), MailboxError> {
-        // What an earlier call left running.
-        member.mailboxes.finish_all()?;
         let mailboxes = member.mailboxes.shape().mailboxes;
+        // What an earlier call left running.
+        for mailbox in
+            (0..mailboxes).filter(|it| member.mailboxes.is_started(*it)).collect::<Vec<_>>()
+        {
+            if self.wait(member, mailbox)?.is_none() {
+                return Ok(());
+            }
+        }
         let mut free: Vec<u32> = (0..mailboxes).rev().collect();
         let mut in_flight = std::collections::VecDeque::new();
         loop {
@@ -296,8 +412,18 @@ impl Run<'_> {
             Err(error) if error.is_lost() => Err(error),
             Err(error) => {
                 let (node, source) = (member.node.clone(), Box::new(error));
-                self.fail(PoolError::Refused { task, node, source });
+                self.fail(Failure::Said(PoolError::Refused { task, node, source }));
                 Ok(false)
+            }
+        }
+    }
+
+    /// Waits for a task's completion; `None`: nothing is awaited any more.
+    fn wait(&self, member: &mut Member, mailbox: u32) -> Result<Option<TaskResult>, MailboxError> {
+        loop {
+            let result = member.mailboxes.wait_within(mailbox, Some(LOOK_EVERY))?;
+            if result.is_some() || self.lock().is_finished() {
+                return Ok(result);
             }
         }
     }
@@ -310,12 +436,13 @@ impl Run<'_> {
         mailbox: u32,
         task: usize,
     ) -> Result<(), MailboxError> {
-        let result = member.mailboxes.wait(mailbox)?;
+        let Some(result) = self.wait(member, mailbox)? else { return Ok(()) };
         if !self.lock().handle_completion(number, task) {
             return Ok(());
         }
         if let Err(source) = result.outcome {
-            self.fail(PoolError::Task { task, node: member.node.clone(), source });
+            let node = member.node.clone();
+            self.fail(Failure::Said(PoolError::Task { task, node, source }));
             return Ok(());
         }
         let mut output = locked(&self.outputs[task]);
@@ -328,20 +455,31 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn fail(&self, error: PoolError) {
-        locked(&self.failure).get_or_insert(error);
+    fn fail(&self, failure: Failure) {
+        locked(&self.failure).get_or_insert(failure);
         self.lock().stop();
         self.changed.notify_all();
     }
 
-    fn end(self, members: &[Member]) -> Result<Vec<usize>, PoolError> {
-        if let Some(error) = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            return Err(error);
+    fn end(self, pool: &Pool) -> Result<Vec<usize>, PoolError> {
+        let reason = |at: usize| pool.why_lost(at).unwrap_or_default();
+        let node = |at: usize| pool.members[at].node.clone();
+        match self.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(Failure::Said(error)) => return Err(error),
+            Some(Failure::Losses { task, members }) => {
+                let each = members.iter().map(|at| format!("of {} ({})", node(*at), reason(*at)));
+                let each: Vec<_> = each.collect();
+                let said = format!("accelerators were lost while they ran it: {}", each.join(", "));
+                let source = TaskError::new(ResultCode::Failed, said);
+                let node = members.last().map(|at| node(*at)).unwrap_or_default();
+                return Err(PoolError::Task { task, node, source });
+            }
+            None => {}
         }
         let dispatcher = self.dispatcher.into_inner().unwrap_or_else(PoisonError::into_inner);
         if !dispatcher.is_done() {
-            let last =
-                members.iter().rev().find_map(|it| Some((it.node.clone(), it.lost.clone()?)));
+            let last = pool.members.iter().rposition(|it| it.lost.is_some());
+            let last = last.map(|at| (node(at), reason(at)));
             let (node, why) = last.unwrap_or_default();
             return Err(PoolError::Lost { node, why });
         }

@@ -91,6 +91,12 @@ impl Fixture {
         self.events.recv_timeout(LIMIT).expect("an event follows")
     }
 
+    /// Returns the busy time of a host's service in nanoseconds, as it wrote it last.
+    pub fn busy_ns(&self, access: &ServiceAccess) -> u64 {
+        let sample = self.supervisor.usage(access.grant);
+        sample.and_then(|it| it.usage.busy_ns).unwrap_or(0)
+    }
+
     /// Ends a host and waits until it has ended.
     pub fn end(&self, access: &ServiceAccess) {
         self.supervisor.end(access.grant);

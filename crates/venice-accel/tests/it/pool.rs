@@ -1,6 +1,6 @@
 //! Pools of confined hosts.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use venice_accel::mailbox::Executable;
 use venice_accel::pool::{Pool, PoolError};
@@ -79,6 +79,69 @@ fn last_loss_names_its_node() {
     fixture.end(&accesses[0]);
     let error = runs.join().unwrap();
     assert!(matches!(&error, PoolError::Lost { node, .. } if node == "node1"), "{error}");
+}
+
+#[test]
+fn donors_reason_of_loss_is_told() {
+    let fixture = Fixture::new();
+    let accesses = start(&fixture, 1, Port::Shm, "sum@1KB/s");
+    let mut pool = open(&accesses);
+    // The reason comes after the loss.
+    let asked = std::sync::atomic::AtomicU32::new(0);
+    pool.set_reasons(move |at| {
+        let is_told = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 3;
+        is_told.then(|| format!("SIGSEGV of {at}"))
+    });
+    let runs = std::thread::spawn(move || {
+        let error = pool.map(&Executable::built_in("sum"), &ones([100_000; 4])).unwrap_err();
+        (error, pool)
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    fixture.end(&accesses[0]);
+    let (error, pool) = runs.join().unwrap();
+    let PoolError::Lost { node, why } = &error else { panic!("{error}") };
+    assert_eq!((&**node, &**why), ("node1", "SIGSEGV of 0"));
+    assert_eq!(pool.lost(), [("node1".to_owned(), "SIGSEGV of 0".to_owned())]);
+}
+
+#[test]
+fn map_ends_when_caller_does() {
+    for port in PORTS {
+        let fixture = Fixture::new();
+        let mut pool = open(&start(&fixture, 2, port, "sum@1KB/s"));
+        // 400 seconds each.
+        let (inputs, mut outputs) = (ones([100_000; 4]), [[0; 8]; 4]);
+        let inputs: Vec<_> = inputs.iter().map(Vec::as_slice).collect();
+        let mut places: Vec<_> = outputs.iter_mut().map(|it| &mut it[..]).collect();
+        for _ in 0..2 {
+            let began = Instant::now();
+            let mut looks = 0;
+            let ended = pool.map_while(&Executable::built_in("sum"), &inputs, &mut places, || {
+                looks += 1;
+                looks < 4
+            });
+            assert!(matches!(ended, Err(PoolError::Interrupted)), "{ended:?}");
+            assert!(began.elapsed() < Duration::from_secs(20), "{port:?}: {:?}", began.elapsed());
+            assert_eq!(pool.len(), 2, "{port:?}");
+        }
+    }
+}
+
+#[test]
+fn running_task_shows_as_usage() {
+    let fixture = Fixture::new();
+    let accesses = start(&fixture, 1, Port::Shm, "sum@1KB/s");
+    let mut pool = open(&accesses);
+    let (inputs, mut outputs) = (ones([100_000]), [0; 8]);
+    let began = Instant::now();
+    let mut busy_ns = 0;
+    let ended =
+        pool.map_while(&Executable::built_in("sum"), &[&inputs[0]], &mut [&mut outputs], || {
+            busy_ns = fixture.busy_ns(&accesses[0]);
+            busy_ns == 0 && began.elapsed() < LIMIT
+        });
+    assert!(matches!(ended, Err(PoolError::Interrupted)), "{ended:?}");
+    assert!(busy_ns > 0);
 }
 
 #[test]

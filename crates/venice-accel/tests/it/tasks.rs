@@ -170,6 +170,7 @@ fn deadly_task_fails_alone() {
         accesses.push((format!("node{grant}"), access));
     }
     let mut pool = Pool::open(accesses, LIMIT).unwrap();
+    pool.set_reasons(|at| Some(format!("SIGSEGV of {at}")));
     // One input lets its kernel write far outside of its memory.
     let source = "kernel void f(global const int *in, global int *out) { \
                   size_t at = get_global_id(0); \
@@ -183,6 +184,7 @@ fn deadly_task_fails_alone() {
         PoolError::Task { task, source, .. } => {
             assert_eq!((task, source.code), (20, ResultCode::Failed));
             assert!(source.message.contains("lost while they ran it: of node"), "{source}");
+            assert_eq!(source.message.matches("SIGSEGV of ").count(), 2, "{source}");
         }
         other => panic!("{other}"),
     }

@@ -149,11 +149,12 @@ class Pool(Closing):
         arrays, else `bytes`. The arrays must not change meanwhile.
 
         `TaskFailed`: a task failed, and no more were started. `DeviceLost`: all accelerators are
-        lost."""
+        lost. `KeyboardInterrupt`, or what another signal handler raises, ends it; tasks that run go
+        on, and the next call waits for them."""
         kernel = Kernel(kernel) if isinstance(kernel, str) else kernel
         inputs = [_bytes_of(array) for array in arrays]
         inner = kernel._for(arrays)
-        outputs = [bytearray(inner.output_bytes(len(it))) for it in inputs]
+        outputs = [_room(inner.output_bytes(len(it))) for it in inputs]
         places = [memoryview(output) for output in outputs]
         lengths = self._inner.map(inner, inputs, places)
         results = zip(arrays, outputs, lengths, strict=True)
@@ -169,7 +170,16 @@ class Pool(Closing):
         return self._inner.is_closed()
 
 
+def _room(bytes: int) -> bytearray:
+    try:
+        return bytearray(bytes)
+    except (MemoryError, OverflowError):
+        raise Invalid(f"an output of {bytes} bytes: accelerators return at most 16 MiB") from None
+
+
 def _three(sizes: Sequence[int]) -> tuple[int, int, int]:
+    if isinstance(sizes, int):
+        raise Invalid(f"invalid size {sizes}: give a sequence, as ({max(sizes, 1)},)")
     if len(sizes) > 3:
         raise Invalid("invalid size: at most three dimensions")
     one, two, three = (*sizes, 0, 0, 0)[:3]
