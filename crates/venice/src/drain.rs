@@ -1,5 +1,6 @@
 //! `venice drain`: empties a node for maintenance.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -13,6 +14,8 @@ use venice_cli::terminal;
 
 /// Interval between two looks at the remaining grants.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Time after which the user is told of devices that work.
+const SLOW: Duration = Duration::from_secs(5);
 
 /// `venice drain`
 #[derive(Args, Debug)]
@@ -71,7 +74,7 @@ async fn drain(args: &DrainArgs, addr: &str) -> anyhow::Result<Left> {
     }
     let bar = terminal::progress(left.granted_bytes >> 20, "leaving, MiB");
     let most_bytes = left.granted_bytes;
-    let mut told = Vec::new();
+    let (mut told, mut told_busy) = (Vec::new(), BTreeSet::new());
     while !left.grants.is_empty() && !is_over() {
         let now = holders(&left.grants);
         if now != told {
@@ -84,6 +87,13 @@ async fn drain(args: &DrainArgs, addr: &str) -> anyhow::Result<Left> {
                 ));
             });
             told = now;
+        }
+        if began.elapsed() >= SLOW {
+            for (id, line) in busy(&left.grants) {
+                if told_busy.insert(id) {
+                    bar.suspend(|| terminal::remark(format!("venice: {line}")));
+                }
+            }
         }
         bar.set_position(most_bytes.saturating_sub(left.granted_bytes) >> 20);
         tokio::time::sleep(LOOK_EVERY).await;
@@ -112,9 +122,23 @@ async fn look(registry: &mut Registry, name: &str) -> anyhow::Result<Left> {
 fn holders(grants: &[GrantRow]) -> Vec<String> {
     let line = |grant: &GrantRow| {
         let GrantRow { id, recipient, purpose, .. } = grant;
-        format!("{recipient} ({purpose}): {}, grant {id}", terminal::bytes(grant.bytes))
+        let what = match &*grant.address {
+            "" => terminal::bytes(grant.bytes),
+            device => device.to_owned(),
+        };
+        format!("{recipient} ({purpose}): {what}, grant {id}")
     };
     grants.iter().map(line).collect()
+}
+
+/// Describes the devices that work: their programs cannot leave them before. Each with its grant.
+fn busy(grants: &[GrantRow]) -> Vec<(u64, String)> {
+    let works = grants.iter().filter(|grant| grant.busy_ratio.is_some_and(|it| it > 0.0));
+    let line = |grant: &GrantRow| {
+        let (id, device) = (grant.id, &grant.address);
+        (id, format!("grant {id} ({device}) waits for running commands of {}", grant.recipient))
+    };
+    works.map(line).collect()
 }
 
 fn said(args: &DrainArgs, left: &Left) -> String {
@@ -147,3 +171,49 @@ stays lent until its program ends: mapped memory (--mode window) of programs tha
 userfaultfd or are using devices; their `venice run` reports why. While it waits, the command lists the
 remaining recipients. If it is interrupted, the node goes on draining. `venice nodes` shows the node as
 draining, then as drained: its agent can then be stopped without loss.";
+
+#[cfg(test)]
+mod tests {
+    use venice_control::ResourceKind;
+
+    use super::*;
+
+    fn row(id: u64, address: &str, busy_ratio: Option<f64>) -> GrantRow {
+        let kind =
+            if address.is_empty() { ResourceKind::Memory } else { ResourceKind::Accelerator };
+        GrantRow {
+            id,
+            donor: "node2".into(),
+            donor_epoch: 1,
+            owner_user: "ada".into(),
+            owner_node: "node1".into(),
+            recipient: "node1".into(),
+            home: String::new(),
+            hops: None,
+            kind,
+            address: address.into(),
+            bytes: 256 << 20,
+            bandwidth_bps: 0,
+            state: "committed".into(),
+            lease_s: 2.0,
+            age_s: 1.0,
+            purpose: "run".into(),
+            priority: 100,
+            preempted_in_s: None,
+            ownership: 1,
+            busy_ratio,
+            in_bytes: None,
+            out_bytes: None,
+            commands: None,
+        }
+    }
+
+    #[test]
+    fn working_devices_are_named() {
+        let rows = [row(1, "", None), row(2, "opencl0", Some(0.0)), row(3, "opencl1", Some(0.5))];
+        let said = "grant 3 (opencl1) waits for running commands of node1".to_owned();
+        assert_eq!(busy(&rows), [(3, said)]);
+        assert_eq!(holders(&rows)[1], "node1 (run): opencl0, grant 2");
+        assert_eq!(holders(&rows)[0], "node1 (run): 256MiB, grant 1");
+    }
+}

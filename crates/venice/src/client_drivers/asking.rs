@@ -20,6 +20,8 @@ use crate::run::listen_alone;
 
 /// Most programs with drivers: each has a thread here.
 const MAX_DRIVERS: usize = 256;
+/// Time after which the user is told that a move waits.
+const SLOW: Duration = Duration::from_secs(5);
 /// Interval of looks for drivers whose processes have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -75,8 +77,12 @@ struct Asked {
 pub(super) enum Answer {
     /// All have moved.
     Moved,
+    /// No driver uses the device at present.
+    Unused,
     /// Some have not, for this reason; true if others have.
     Kept(String, bool),
+    /// The program has ended; true if some have moved.
+    Ended(bool),
 }
 
 impl Drivers {
@@ -100,8 +106,8 @@ impl Drivers {
     }
 
     /// Asks all drivers for a move, but those that have moved already, and waits at most so long for
-    /// their answers.
-    pub(super) fn ask(&self, step: &Move, within: Duration) -> Answer {
+    /// their answers. Calls `slow` once, if a driver has not answered after five seconds.
+    pub(super) fn ask(&self, step: &Move, within: Duration, slow: impl FnOnce()) -> Answer {
         let mut state = self.shared.lock();
         let entry = || Asked { step: step.clone(), moved: BTreeSet::new(), kept: BTreeMap::new() };
         let asked = state.asked.entry(step.grant).or_insert_with(entry);
@@ -115,10 +121,19 @@ impl Drivers {
             // A driver that is gone is noticed by its thread.
             let _ = send(&socket.1.socket, &message);
         }
-        let until = Instant::now() + within;
+        let began = Instant::now();
+        let (until, mut slow) = (began + within, Some(slow));
         let is_late = loop {
             if state.unanswered(step.grant) == 0 || state.is_closed {
                 break false;
+            }
+            if began.elapsed() >= SLOW
+                && let Some(slow) = slow.take()
+            {
+                drop(state);
+                slow();
+                state = self.shared.lock();
+                continue;
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -131,10 +146,11 @@ impl Drivers {
         let asked = &state.asked[&step.grant];
         let some_moved = !asked.moved.is_empty();
         match asked.kept.values().next() {
+            _ if state.is_closed => Answer::Ended(some_moved),
             Some(why) => Answer::Kept(why.clone(), some_moved),
             None if is_late => Answer::Kept("it takes longer".into(), some_moved),
-            None if state.is_closed => Answer::Kept("the program has ended".into(), some_moved),
-            None => Answer::Moved,
+            None if some_moved => Answer::Moved,
+            None => Answer::Unused,
         }
     }
 
@@ -286,7 +302,7 @@ mod tests {
     #[test]
     fn move_waits_for_all_drivers() {
         let (_dir, drivers) = drivers();
-        assert_eq!(drivers.ask(&step(4), LONG), Answer::Moved);
+        assert_eq!(drivers.ask(&step(4), LONG, || {}), Answer::Unused);
         drivers.give_up(GRANT);
         let mut both = [connect(&drivers), connect(&drivers)];
         let (moved, kept) = (
@@ -294,13 +310,13 @@ mod tests {
             FromDriver::Kept { grant: GRANT, why: "a buffer is mapped".into() },
         );
         std::thread::scope(|scope| {
-            let asking = scope.spawn(|| drivers.ask(&step(5), LONG));
+            let asking = scope.spawn(|| drivers.ask(&step(5), LONG, || {}));
             answer(&mut both[0], &moved);
             answer(&mut both[1], &kept);
             let why = "a buffer is mapped".to_owned();
             assert_eq!(asking.join().unwrap(), Answer::Kept(why, true));
             // Only the one that has not moved is asked again.
-            let asking = scope.spawn(|| drivers.ask(&step(5), LONG));
+            let asking = scope.spawn(|| drivers.ask(&step(5), LONG, || {}));
             answer(&mut both[1], &moved);
             assert_eq!(asking.join().unwrap(), Answer::Moved);
         });
@@ -313,9 +329,9 @@ mod tests {
         let (_dir, drivers) = drivers();
         let gone = connect(&drivers);
         std::thread::scope(|scope| {
-            let asking = scope.spawn(|| drivers.ask(&step(5), LONG));
+            let asking = scope.spawn(|| drivers.ask(&step(5), LONG, || {}));
             drop(gone);
-            assert_eq!(asking.join().unwrap(), Answer::Moved);
+            assert_eq!(asking.join().unwrap(), Answer::Unused);
         });
     }
 
@@ -341,16 +357,38 @@ mod tests {
         std::io::BufRead::read_line(&mut lines, &mut said).unwrap();
         let child = Pid::from_raw(said.trim().parse().unwrap()).unwrap();
         assert!(parent.wait().unwrap().success());
-        let answer = drivers.ask(&step(5), LONG);
+        let answer = drivers.ask(&step(5), LONG, || {});
         rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
-        assert_eq!(answer, Answer::Moved);
+        assert_eq!(answer, Answer::Unused);
+    }
+
+    #[test]
+    fn slow_driver_is_told() {
+        let (_dir, drivers) = drivers();
+        let mut driver = connect(&drivers);
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let asking =
+                scope.spawn(|| drivers.ask(&step(5), LONG, move || tell.send(()).unwrap()));
+            told.recv_timeout(LONG).unwrap();
+            answer(&mut driver, &FromDriver::Moved { grant: GRANT });
+            assert_eq!(asking.join().unwrap(), Answer::Moved);
+        });
+    }
+
+    #[test]
+    fn closed_asking_has_ended() {
+        let (_dir, drivers) = drivers();
+        let _silent = connect(&drivers);
+        drivers.close();
+        assert_eq!(drivers.ask(&step(5), LONG, || {}), Answer::Ended(false));
     }
 
     #[test]
     fn silent_driver_keeps_device() {
         let (_dir, drivers) = drivers();
         let _silent = connect(&drivers);
-        let answer = drivers.ask(&step(5), Duration::from_millis(20));
+        let answer = drivers.ask(&step(5), Duration::from_millis(20), || {});
         assert_eq!(answer, Answer::Kept("it takes longer".into(), false));
     }
 }

@@ -24,6 +24,18 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Longest wait for the drivers, of a reclaim without an end.
 const MOST: Duration = Duration::from_secs(600);
 
+/// Time in which a run ends whose last program has ended.
+const ENDING: Duration = Duration::from_millis(500);
+
+/// User of a device that has moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// Programs.
+    Drivers,
+    /// No program at present.
+    Nobody,
+}
+
 /// Receiver of the events of grants.
 pub type Tell = Arc<dyn Fn(HeldNews) + Send + Sync>;
 
@@ -192,7 +204,12 @@ impl Shared {
             };
             match self.get(held, *grant) {
                 Ok(other) => {
-                    if self.move_to(first, &wanted, &other, (stopped, tell_once)) {
+                    let moved = self.move_to(first, &wanted, &other, (stopped, tell_once));
+                    // A program that ends leaves its device before its run ends.
+                    if moved == Some(By::Nobody) && has_stopped(stopped, ENDING) {
+                        return;
+                    }
+                    if moved.is_some() {
                         remark(format!("venice: {name} has moved to {}", other.grants()[0].donor));
                         continue;
                     }
@@ -229,35 +246,47 @@ impl Shared {
         Ok(Arc::new(Held::allocate(access, &spec, move |news| tell(news))?))
     }
 
-    /// Has the drivers go on with another device, until all do; true if they do.
+    /// Has the drivers go on with another device, until all do; `None` if they do not.
     fn move_to(
         &self,
         first: GrantId,
         wanted: &[(GrantId, InUse)],
         other: &Arc<Held>,
         (stopped, tell_once): (&Receiver<()>, &mut impl FnMut(String)),
-    ) -> bool {
+    ) -> Option<By> {
         let Some(to) = other.services()[0].clone() else {
             tell_once(format!("{} has no service", other.grants()[0].share.address));
-            return false;
+            return None;
         };
         let (id, step) = (other.grants()[0].id, Move { grant: first, to });
         self.state().grants.insert(id, InUse { first, held: Arc::clone(other) });
-        let mut some_moved = false;
+        let (mut some_moved, wanted_first) = (false, wanted[0].0);
         let is_usable = || other.lost().is_none() && other.wanted().is_none();
         while is_usable() {
             let wanted = wanted.iter().filter_map(|(id, grant)| grant.held.wanted_back(*id));
             // The first of them that ends; those without an end last.
             let Some(until) = wanted.map(|it| (it.until.is_none(), it.until)).min() else { break };
             let left = until.1.map(|until| until.saturating_duration_since(Instant::now()));
-            match self.drivers.ask(&step, left.unwrap_or(MOST).min(MOST)) {
+            let slow = || {
+                let number = wanted_first.0;
+                tell_once(format!("grant {number} waits for its running commands"));
+            };
+            match self.drivers.ask(&step, left.unwrap_or(MOST).min(MOST), slow) {
                 Answer::Moved => {
                     self.note_moved(other, step);
-                    return true;
+                    return Some(By::Drivers);
+                }
+                Answer::Unused => {
+                    self.note_moved(other, step);
+                    return Some(By::Nobody);
                 }
                 Answer::Kept(why, some) => {
                     some_moved |= some;
                     tell_once(why);
+                }
+                Answer::Ended(some) => {
+                    some_moved |= some;
+                    break;
                 }
             }
             if has_stopped(stopped, AGAIN) {
@@ -269,7 +298,7 @@ impl Shared {
             // Nobody uses it.
             self.state().grants.remove(&id);
         }
-        false
+        None
     }
 
     /// Releases all other grants of a device: nobody uses them any more.
