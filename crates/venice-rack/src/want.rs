@@ -132,7 +132,7 @@ impl FromStr for Want {
         let (kind, capabilities) = what.split_once(':').map_or((what, None), |(a, b)| (a, Some(b)));
         let kind: ResourceKind = kind.parse()?;
         let mut want = Self::device(kind, 0);
-        for capability in capabilities.into_iter().flat_map(|them| them.split(',')) {
+        for capability in capabilities.into_iter().flat_map(|them| them.split(',')).map(str::trim) {
             if capability.is_empty() {
                 return Err(InvalidWant::EmptyCapability { kind });
             }
@@ -226,7 +226,10 @@ mod tests {
 
     #[test]
     fn invalid_want_names_remedy() {
+        let spaced: Want = "accelerator:opencl, fp64=2".parse().unwrap();
+        assert_eq!(spaced.to_string(), "accelerator:opencl,fp64=2");
         let error = |text: &str| text.parse::<Want>().unwrap_err().to_string();
+        assert!(error("accelerator:a, ").contains("empty capability"));
         assert!(error("gpu").contains("expected memory, "), "{}", error("gpu"));
         assert!(error("memory").contains("write memory=SIZE"));
         assert!(error("accelerator:").contains("empty capability"));

@@ -35,7 +35,7 @@ fn device_is_held_until_drop() {
     assert!(matches!(&taken, Err(Error::NoRoom(said)) if said.contains("granted")), "{taken:?}");
     let wrong = rack.get_device(&want("accelerator:cuda"), &options());
     assert!(
-        matches!(&wrong, Err(Error::NoRoom(said)) if said.contains("cannot cuda")),
+        matches!(&wrong, Err(Error::NoRoom(said)) if said.contains("cannot \"cuda\"")),
         "{wrong:?}"
     );
     let none = rack.get_device(&want("nic"), &options());

@@ -185,7 +185,7 @@ impl MonitorCore {
         let refused = tried.refused.get(&(node, spec.kind, spec.address.clone()));
         let fault = self.fault_of(entry, spec);
         let missing = want.capabilities.iter().filter(|it| !spec.can(std::slice::from_ref(it)));
-        let missing: Vec<&str> = missing.map(String::as_str).collect();
+        let missing: Vec<String> = missing.map(|it| format!("{it:?}")).collect();
         let left = self.free_of(entry, spec, chosen);
         Some(match () {
             () if !checked.may_use(node) => "not among the donors named".to_owned(),

@@ -180,7 +180,7 @@ fn refusal_fits_in_header() {
     let donors = vec!["node2".to_owned()];
     let wanted = AllocationRequest { donors, ..with(&["cuda"], request(2, GPU, 0)) };
     let why = rack.why_not(wanted, "");
-    assert!(why.contains("node2 /dev/0: cannot cuda"), "{why}");
+    assert!(why.contains("node2 /dev/0: cannot \"cuda\""), "{why}");
     assert!(!why.contains("node1") && !why.contains("node3"), "{why}");
 }
 

@@ -52,11 +52,13 @@ impl DeviceArgs {
         if let Some(memory) = self.wants.iter().find(|want| !want.kind.is_device()) {
             return Err(Usage(format!("--with {memory} is not a device: memory is --remote SIZE")));
         }
-        if self.accel_needs.iter().any(String::is_empty) {
+        let needs = self.accel_needs.iter().map(|it| it.trim().to_owned());
+        let needs: Vec<String> = needs.collect();
+        if needs.iter().any(String::is_empty) {
             return Err(Usage("--accel-needs has an empty capability: write X or X,Y".into()));
         }
         let accelerators = self.accelerators.map(|count| {
-            let capabilities = self.accel_needs.clone();
+            let capabilities = needs;
             Want { count, capabilities, ..Want::device(ResourceKind::Accelerator, 0) }
         });
         Ok(accelerators.into_iter().chain(self.wants.iter().cloned()).collect())

@@ -74,7 +74,7 @@ fn device_grant_is_exclusive() {
     let said = place.venice(&["get", "accelerator", "--", "sh", "-c", echo]).expect(7);
     assert!(said.out.ends_with("accelerator node2 /dev/zero\n"), "{said:?}");
     let wrong = place.venice(&["get", "accelerator:cuda", "--", "true"]);
-    assert!(wrong.expect(1).complaint().contains("cannot cuda"));
+    assert!(wrong.expect(1).complaint().contains("cannot \"cuda\""));
     let none = place.venice(&["get", "nic", "--", "true"]).expect(1);
     assert!(none.complaint().contains("no node offers any"), "{none:?}");
     place.venice(&["get", "gpu"]).expect(2);
