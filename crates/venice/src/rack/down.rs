@@ -55,16 +55,45 @@ pub fn execute(_args: &DownArgs) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// Warns of programs that lose memory, if the Monitor Node answers.
+/// Warns of programs that lose memory or devices, if the Monitor Node answers.
 fn warn_of_grants(record: &Record, dir: &RunDir) {
     if !record.monitor.process.is_some_and(|process| process.is_alive(dir)) {
         return;
     }
     let ask = async { registry::connect(&record.monitor.addr).await?.grants().await };
     let Ok(grants) = block_on(ask) else { return };
-    let held: u64 = grants.iter().filter(|g| g.state == "committed").map(|g| g.bytes).sum();
-    if held > 0 {
-        let held = terminal::bytes(held);
-        terminal::remark(format!("venice: programs lose {held} of borrowed memory"));
+    let held = grants.iter().filter(|grant| grant.state == "committed");
+    if let Some(lost) = lost(held.map(|grant| (&*grant.address, grant.bytes))) {
+        terminal::remark(format!("venice: programs lose {lost}"));
+    }
+}
+
+/// Describes grants that end, each by its device (memory: none) and bytes; `None`: there are none.
+fn lost<'a>(held: impl Iterator<Item = (&'a str, u64)>) -> Option<String> {
+    let (memory, devices): (Vec<_>, Vec<_>) = held.partition(|(device, _)| device.is_empty());
+    let bytes: u64 = memory.iter().map(|(_, bytes)| bytes).sum();
+    let memory = (bytes > 0).then(|| format!("{} of borrowed memory", terminal::bytes(bytes)));
+    let devices: Vec<&str> = devices.into_iter().map(|(device, _)| device).collect();
+    let devices = match &devices[..] {
+        [] => None,
+        [one] => Some(format!("the device {one}")),
+        several => Some(format!("{} devices ({})", several.len(), several.join(", "))),
+    };
+    let all: Vec<String> = memory.into_iter().chain(devices).collect();
+    (!all.is_empty()).then(|| all.join(" and "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_devices_are_named() {
+        let said = |held: &[(&str, u64)]| lost(held.iter().copied());
+        assert_eq!(said(&[]), None);
+        assert_eq!(said(&[("opencl0", 256 << 20)]).unwrap(), "the device opencl0");
+        let all = [("", 16 << 20), ("opencl0", 1), ("", 16 << 20), ("/dev/zero", 0)];
+        let expected = "32MiB of borrowed memory and 2 devices (opencl0, /dev/zero)";
+        assert_eq!(said(&all).unwrap(), expected);
     }
 }
