@@ -10,6 +10,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::{Deserialize, Serialize};
 use venice_control::Policy;
 use venice_fabric::LinkModel;
+use venice_wire::ByteSize;
 pub use venice_wire::PortKind;
 
 use super::process::Identity;
@@ -61,6 +62,9 @@ pub struct Record {
     /// True if packets carry their whole route from their source.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub source_routes: bool,
+    /// Bytes that each node keeps of what drivers have compiled for an owner; `None`: the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_cache: Option<ByteSize>,
     /// The nodes, in order; after them the external router, if there is one.
     pub agents: Vec<AgentRecord>,
 }

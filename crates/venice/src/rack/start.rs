@@ -237,6 +237,9 @@ impl Starter<'_> {
             arguments.extend(["--hosts-dir".to_string(), hosts]);
             let builds = self.dir.builds_dir(&agent.name).display().to_string();
             arguments.extend(["--build-cache-dir".to_string(), builds]);
+            if let Some(size) = self.record.build_cache {
+                arguments.extend(["--build-cache".to_string(), size.0.to_string()]);
+            }
         }
         if let Some(link) = &self.record.link {
             arguments.extend(["--link".to_string(), link.to_string()]);

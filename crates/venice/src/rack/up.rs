@@ -88,6 +88,10 @@ pub struct UpArgs {
     /// machine's memory: dax0.0, node2/dax1.0; root only; may be repeated
     #[arg(long, value_name = "[NODE/]DEVICE")]
     pub lend_dax: Vec<NodeDax>,
+    /// What devices' drivers have compiled for an owner, kept at each node up to this size; 0 keeps
+    /// nothing [default: 128MiB]
+    #[arg(long, value_name = "SIZE", env = "VENICE_BUILD_CACHE")]
+    pub build_cache: Option<ByteSize>,
     /// TCP port of the Monitor Node [default: 7470, or another one if that is taken]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub monitor_port: Option<u16>,
@@ -295,6 +299,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         subnet: None,
         topology: shape(&topology),
         source_routes: args.source_routes,
+        build_cache: args.build_cache,
         agents: agents.into_iter().chain(router).collect(),
     })
 }
@@ -478,6 +483,10 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
     if args.xdp && !record.xdp {
         return Some("without --xdp".to_string());
     }
+    if args.build_cache.is_some() && args.build_cache != record.build_cache {
+        let is = record.build_cache.map_or_else(|| "its default".into(), |size| size.to_string());
+        return Some(format!("with --build-cache {is}"));
+    }
     let other = |agent: &&AgentRecord| agent.offer != offers_of(args, &agent.name);
     if let Some(agent) = record.agents.iter().find(other).filter(|_| !args.offer.is_empty()) {
         return Some(match agent.offer.join(" ").as_str() {
@@ -526,6 +535,10 @@ async fn uninterrupted(
 /// Removes all files of a rack whose processes have ended.
 pub fn clear(dir: &RunDir, lock: &RunDirLock, names: &[String]) -> anyhow::Result<()> {
     Network::remove(dir)?;
+    // Killed agents leave control groups.
+    for name in names {
+        venice_service::sweep_dead_hosts(&dir.hosts_dir(name));
+    }
     dir.remove(names, lock)
 }
 
@@ -535,10 +548,6 @@ fn summary(record: &Record) -> String {
     let namespaces = if record.netns { ", each in its own network namespace" } else { "" };
     let wired = record.topology.as_ref().map_or_else(String::new, |t| format!(", wired as {t}"));
     let routed = if record.source_routes { ", routed at the source" } else { "" };
-    // Killed agents leave control groups.
-    for name in names {
-        venice_service::sweep_dead_hosts(&dir.hosts_dir(name));
-    }
     let link = record.link.map_or_else(String::new, |link| format!(", emulating {link}"));
     let plain = if record.plain { ", UDP without protection (--plain)" } else { "" };
     let xdp = if record.xdp { ", single packets past the kernel" } else { "" };
@@ -574,6 +583,7 @@ mod tests {
             xdp: false,
             offer: Vec::new(),
             lend_dax: Vec::new(),
+            build_cache: None,
             monitor_port: None,
             settings: MonitorSettings::default(),
         }
@@ -610,6 +620,7 @@ mod tests {
             UpArgs { topology: Some("mesh:2".into()), ..asked() },
             UpArgs { offer: vec!["nic:eth1".parse().unwrap()], ..asked() },
             UpArgs { monitor_port: Some(7471), ..asked() },
+            UpArgs { build_cache: Some(ByteSize(0)), ..asked() },
             UpArgs {
                 settings: MonitorSettings { reserve_ahead: Some(0.2), ..Default::default() },
                 ..asked()

@@ -105,6 +105,7 @@ fn usage_errors_name_the_value() {
         (&["quota", "set", "ada", "nic=1", "nic=2"], "two limits of nic: write one"),
         (&["quota", "set", "ada", "memory=99999PiB"], "is over the limit of 16EiB"),
         (&["monitor", "--store", "foo"], "./foo"),
+        (&["up", "--build-cache", "banana"], "is not a size"),
         (&["quota", "set", "", "memory=1GiB"], "empty name"),
         (&["quota", "remove", ""], "empty name"),
         (&["token", "new", "--node", ""], "empty name"),
