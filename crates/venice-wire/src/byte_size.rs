@@ -36,7 +36,7 @@ pub enum ParseByteSizeError {
     #[error("missing unit in {0:?}: write for example {0}MiB, or {0}B for bytes")]
     MissingUnit(String),
     /// The size exceeds 64 bits.
-    #[error("{0:?} is over the limit of 16EiB")]
+    #[error("{0:?} is too large: sizes are below 16EiB")]
     TooLarge(String),
 }
 

@@ -3,11 +3,15 @@
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use venice_wire::SLAB_BYTES;
 
 use super::SlabFile;
 use crate::PortError;
+
+/// Step that fails where the program's addresses are limited.
+const NO_ADDRESSES: &str = "reserving addresses for slabs (ulimit -v limits them: raise it)";
 
 /// Shared, writable mappings of slabs, one after the other; unmapped on drop.
 ///
@@ -52,7 +56,10 @@ impl SlabMapping {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }
-        .map_err(PortError::at("reserving addresses for slabs"))?;
+        .map_err(|error| match error {
+            Errno::NOMEM => PortError::at(NO_ADDRESSES)(error),
+            error => PortError::at("reserving addresses for slabs")(error),
+        })?;
         let reserved = NonNull::new(reserved.cast::<u8>()).expect("mmap gives no null mapping");
         let ahead = reserved.addr().get().next_multiple_of(slab_len) - reserved.addr().get();
         // SAFETY: less than a slab ahead, within the reservation.

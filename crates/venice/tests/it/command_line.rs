@@ -103,7 +103,7 @@ fn usage_errors_name_the_value() {
         (&["drain", "node1", "--wait-s", "-1"], "is not a number of seconds"),
         (&["get", "gpu"], "expected memory, accelerator, nic or storage"),
         (&["quota", "set", "ada", "nic=1", "nic=2"], "two limits of nic: write one"),
-        (&["quota", "set", "ada", "memory=99999PiB"], "is over the limit of 16EiB"),
+        (&["quota", "set", "ada", "memory=99999PiB"], "sizes are below 16EiB"),
         (&["monitor", "--store", "foo"], "./foo"),
         (&["up", "--build-cache", "banana"], "is not a size"),
         (&["quota", "set", "", "memory=1GiB"], "empty name"),
