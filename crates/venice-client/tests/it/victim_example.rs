@@ -42,6 +42,14 @@ fn missing_rack_names_remedy() {
     };
     let (code, said) = run(&[]);
     assert!(code == Some(1) && said.contains("venice up") && said.lines().count() == 1, "{said}");
+    let pool = Command::new(folder.join("examples/pool"))
+        .arg("2")
+        .env("VENICE_RUN_DIR", empty.path())
+        .env_remove("VENICE_MONITOR")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&pool.stderr);
+    assert!(pool.status.code() == Some(1) && said.contains("venice up"), "{said}");
     let (code, said) = run(&["much"]);
     assert!(code == Some(2) && said.contains("MiB"), "{said}");
 }
