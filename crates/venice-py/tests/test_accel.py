@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 import unittest
 
 import numpy
@@ -40,13 +39,11 @@ class PoolTest(unittest.TestCase):
     def test_interrupt_ends_map(self) -> None:
         data = numpy.zeros(2_000_000, numpy.float32)
         with Pool(1, needs="sum") as pool:
-            # 8 tasks of 125 ms.
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
             signal.signal(signal.SIGALRM, signal.default_int_handler)
-            began = time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            # Tasks of hours.
             with self.assertRaises(KeyboardInterrupt):
-                pool.map("sum", [data] * 8)
-            self.assertLess(time.monotonic() - began, 0.6)
+                pool.map("sum", [data] * 100_000)
             self.assertEqual(pool.map("sum", [data[:4]])[0].tolist(), [0.0])
 
     def test_failures_name_the_node(self) -> None:
