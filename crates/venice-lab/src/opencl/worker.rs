@@ -16,8 +16,9 @@ use venice_wire::PortId;
 
 /// Turns of a call before those that are measured.
 const WARM_UP: usize = 200;
-/// Kernels in a queue at a time.
+/// Kernels in a queue at a time, and such queues.
 const QUEUED: usize = 5000;
+const QUEUES: usize = 5;
 /// Size of large copies in bytes.
 const LARGE: usize = 64 << 20;
 /// Size of mapped ranges in bytes.
@@ -214,14 +215,13 @@ impl<'a> Device<'a> {
         Ok(Times(times))
     }
 
-    /// Returns the time of each kernel of a full queue.
+    /// Returns the time of each kernel of a full queue, the median of a few queues.
     fn queued(&self) -> Result<f64> {
-        let began = Instant::now();
-        for _ in 0..QUEUED {
-            self.launch(self.empty)?;
-        }
-        self.finish()?;
-        Ok(began.elapsed().as_secs_f64() * 1e9 / QUEUED as f64)
+        let queues = self.times(QUEUES, || {
+            (0..QUEUED).try_for_each(|_| self.launch(self.empty))?;
+            self.finish()
+        })?;
+        Ok(queues.median() / QUEUED as f64)
     }
 
     /// Returns the best of a few writes and reads, whose bytes it checks.
