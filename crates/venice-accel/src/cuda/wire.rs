@@ -5,9 +5,7 @@
 //! functions are the donor's. The stream 0 is the default one.
 
 use crate::stream::code::messages;
-pub use crate::stream::wire::{
-    ANSWER_BYTES, Blob, INLINE_BYTES, LongRequest, Place, decode, encode,
-};
+pub use crate::stream::wire::{ANSWER_BYTES, Blob, INLINE_BYTES, Place, decode, encode};
 pub use crate::stream::{Field, Malformed, Reader};
 
 /// Version of the messages; both ends have the same.

@@ -39,11 +39,11 @@ use super::found::{ATTRIBUTES, attribute, describe};
 use super::library::{CudaError, Library, call};
 use super::options::CudaOptions;
 use super::wire::{
-    ANSWER_BYTES, Attribute, Blob, Command, Description, Linked, Logs, LongRequest, Notice, Place,
-    Reader, VERSION, decode, encode, opcode,
+    ANSWER_BYTES, Attribute, Blob, Command, Description, Linked, Logs, Notice, Place, Reader,
+    VERSION, decode, encode, opcode,
 };
 use crate::region::{RegionHost, key_of};
-use crate::stream::host::{Activity, Extents, Inbox, Mail, activity};
+use crate::stream::host::{Activity, Extents, Inbox, Mail, Opened, activity};
 
 /// The service in the list of a program that hosts it.
 pub const ENTRY: ServiceEntry = ServiceEntry { name: SERVICE, make };
@@ -254,13 +254,6 @@ impl Cuda {
         Status::OK
     }
 
-    /// Returns opcode and payload of a request whose payload lies in the region.
-    fn long_request(&self, owner: ConnectionId, payload: &[u8]) -> Option<(u16, Vec<u8>)> {
-        let LongRequest { code, place } = decode(payload).ok()?;
-        let payload = self.blob(owner, &Blob::Region { place })?;
-        (code != opcode::LONG).then_some((code, payload))
-    }
-
     fn answer_submitted(&mut self, connection: ConnectionId) {
         let Some(state) = self.connections.get_mut(&connection) else { return };
         let held = state.mail.take_held().into_iter();
@@ -408,17 +401,13 @@ impl Service for Cuda {
     }
 
     fn handle_request(&mut self, now_ns: u64, request: Request<'_>) {
-        let Request { connection, id, mut opcode, mut payload } = request;
-        let is_long = opcode == opcode::LONG;
-        let long;
-        if is_long {
-            match self.long_request(connection, payload) {
-                Some(taken) => long = taken,
-                None => return self.answer(connection, id, Status::MALFORMED, Vec::new()),
-            }
-            (opcode, payload) = (long.0, &long.1);
-        }
-        let (status, answer) = match opcode {
+        let Request { connection, id, opcode, payload } = request;
+        let opened = Opened::of(opcode, payload, |blob| self.blob(connection, blob));
+        let Some(Opened { code, payload, is_long }) = opened else {
+            return self.answer(connection, id, Status::MALFORMED, Vec::new());
+        };
+        let payload = &*payload;
+        let (status, answer) = match code {
             opcode::DESCRIBE => match decode::<u16>(payload) {
                 Ok(VERSION) => (Status::OK, self.description.clone()),
                 Ok(_) | Err(_) => (Status::MALFORMED, Vec::new()),

@@ -58,12 +58,11 @@ use super::library::{Library, call};
 use super::options::OpenClOptions;
 use super::wire::{
     ANSWER_BYTES, AdmitRequest, Blob, BuildKind, BuildRequest, BuildResult, Command, CommandKind,
-    Description, FetchRequest, LongRequest, Malformed, Notice, Place, Reader, VERSION, decode,
-    encode, opcode,
+    Description, FetchRequest, Malformed, Notice, Place, Reader, VERSION, decode, encode, opcode,
 };
 use crate::mailbox::{Shape, serve_mailboxes_beside};
 use crate::region::{RegionHost, Ticket, key_of};
-use crate::stream::host::{Activity, Extents, Mail, activity};
+use crate::stream::host::{Activity, Extents, Mail, Opened, activity};
 
 /// The service in the list of a program that hosts it.
 pub const ENTRY: ServiceEntry = ServiceEntry { name: SERVICE, make };
@@ -324,13 +323,6 @@ impl OpenCl {
             state.find_failed(self.donor.library);
         }
         Status::OK
-    }
-
-    /// Returns opcode and payload of a request whose payload lies in the region.
-    fn long_request(&self, owner: ConnectionId, payload: &[u8]) -> Option<(u16, Vec<u8>)> {
-        let LongRequest { code, place } = decode(payload).ok()?;
-        let payload = self.donor.blob(owner, &Blob::Region { place })?;
-        (code != opcode::LONG).then_some((code, payload))
     }
 
     /// Answers a submission later, with the next notice or with others.
@@ -659,18 +651,14 @@ impl Service for OpenCl {
     }
 
     fn handle_request(&mut self, now_ns: u64, request: Request<'_>) {
-        let Request { connection, id, mut opcode, mut payload } = request;
-        let is_long = opcode == opcode::LONG;
-        let long;
-        if is_long {
-            match self.long_request(connection, payload) {
-                Some(taken) => long = taken,
-                None => return self.answer(connection, id, Status::MALFORMED, Vec::new()),
-            }
-            (opcode, payload) = (long.0, &long.1);
-        }
+        let Request { connection, id, opcode, payload } = request;
+        let opened = Opened::of(opcode, payload, |blob| self.donor.blob(connection, blob));
+        let Some(Opened { code, payload, is_long }) = opened else {
+            return self.answer(connection, id, Status::MALFORMED, Vec::new());
+        };
+        let payload = &*payload;
         self.look_ns.get_or_insert(now_ns + LOOK_NS);
-        let (status, answer) = match opcode {
+        let (status, answer) = match code {
             opcode::ADMIT => (self.admit(connection, payload), Vec::new()),
             opcode::REVOKE => (self.revoke(payload), Vec::new()),
             opcode::FETCH => match self.fetch(connection, id, payload) {

@@ -14,9 +14,7 @@ pub use self::programs::{
     Description, FetchRequest, Header, ImageFormats, KernelInfo, Loaded, Parameter, PartInfo,
     PartitionRequest, PartitionResult,
 };
-pub use crate::stream::wire::{
-    ANSWER_BYTES, Blob, INLINE_BYTES, LongRequest, Place, decode, encode,
-};
+pub use crate::stream::wire::{ANSWER_BYTES, Blob, INLINE_BYTES, Place, decode, encode};
 pub use crate::stream::{Field, Malformed, Reader};
 
 /// Version of the messages; both ends have the same.
