@@ -81,7 +81,7 @@ type Reasons = Box<dyn Fn(usize) -> Option<String> + Send + Sync>;
 /// flight as it has mailboxes: one is transferred while another runs.
 pub struct Pool {
     members: Vec<Member>,
-    reasons: Reasons,
+    reasons: Option<Reasons>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -132,7 +132,7 @@ impl Pool {
         if members.is_empty() {
             return Err(PoolError::Empty);
         }
-        Ok(Self { members, reasons: Box::new(|_| None) })
+        Ok(Self { members, reasons: None })
     }
 
     /// Names a source of the donors' reasons of losses, by the accelerators' places in
@@ -142,7 +142,7 @@ impl Pool {
         &mut self,
         reasons: impl Fn(usize) -> Option<String> + Send + Sync + 'static,
     ) {
-        self.reasons = Box::new(reasons);
+        self.reasons = Some(Box::new(reasons));
     }
 
     /// Returns the number of accelerators that are not lost.
@@ -164,8 +164,9 @@ impl Pool {
     /// Returns the reason of a loss; waits for the donor's.
     fn why_lost(&self, member: usize) -> Option<String> {
         let Loss { why, at } = self.members[member].lost.clone()?;
+        let Some(reasons) = &self.reasons else { return Some(why) };
         loop {
-            if let Some(reason) = (self.reasons)(member) {
+            if let Some(reason) = reasons(member) {
                 return Some(reason);
             }
             if at.elapsed() >= REASON_WITHIN {
