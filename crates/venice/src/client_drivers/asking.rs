@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::io::Errno;
-use rustix::net::SocketType;
+use rustix::net::{SocketFlags, SocketType};
 use rustix::process::{Pid, test_kill_process};
 use venice_service::moves::{FromDriver, Lines, Move, ToDriver, send};
 use venice_wire::GrantId;
@@ -91,7 +91,8 @@ impl Drivers {
     /// # Errors
     /// The errors of the socket.
     pub(super) fn listen(path: PathBuf) -> io::Result<Self> {
-        let listener = UnixListener::from(listen_alone(&path, SocketType::STREAM)?);
+        let listener =
+            UnixListener::from(listen_alone(&path, SocketType::STREAM, SocketFlags::CLOEXEC)?);
         let shared = Arc::new(Shared::default());
         let accepting = std::thread::Builder::new().name("venice-moves".into()).spawn({
             let shared = Arc::clone(&shared);

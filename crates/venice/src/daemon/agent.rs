@@ -108,8 +108,8 @@ pub struct AgentArgs {
     /// /run/venice/hosts]
     #[arg(long, value_name = "DIR", env = "VENICE_HOSTS_DIR")]
     hosts_dir: Option<PathBuf>,
-    /// What devices' drivers have compiled for an owner, kept for the owner's next grants up to this
-    /// size; 0 keeps nothing [default: 128MiB]
+    /// Keep what devices' drivers have compiled for an owner, up to this size, for the owner's next
+    /// grants; 0 keeps nothing [default: 128MiB]
     #[arg(long, value_name = "SIZE", env = "VENICE_BUILD_CACHE")]
     build_cache: Option<ByteSize>,
     /// Directory of what is kept, of this agent alone [default: /var/cache/venice/builds]

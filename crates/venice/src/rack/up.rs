@@ -88,7 +88,7 @@ pub struct UpArgs {
     /// machine's memory: dax0.0, node2/dax1.0; root only; may be repeated
     #[arg(long, value_name = "[NODE/]DEVICE")]
     pub lend_dax: Vec<NodeDax>,
-    /// What devices' drivers have compiled for an owner, kept at each node up to this size; 0 keeps
+    /// Each node keeps what devices' drivers have compiled for an owner, up to this size; 0 keeps
     /// nothing [default: 128MiB]
     #[arg(long, value_name = "SIZE", env = "VENICE_BUILD_CACHE")]
     pub build_cache: Option<ByteSize>,

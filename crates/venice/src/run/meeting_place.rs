@@ -72,22 +72,23 @@ impl MeetingPlace {
     /// Returns the kernel's error, with the path.
     pub fn listen(&self) -> anyhow::Result<OwnedFd> {
         let path = self.socket();
-        let socket = listen(&path).with_context(|| format!("listening at {}", path.display()))?;
-        rustix::io::ioctl_fionbio(&socket, true).context("setting up the run's socket")?;
-        Ok(socket)
+        listen(&path).with_context(|| format!("listening at {}", path.display()))
     }
 }
 
 fn listen(path: &Path) -> rustix::io::Result<OwnedFd> {
-    listen_alone(path, SocketType::SEQPACKET)
+    listen_alone(path, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
 /// Listens at a socket that other users do not reach, whatever the umask is.
 ///
 /// # Errors
 /// Returns the kernel's error.
-pub fn listen_alone(path: &Path, kind: SocketType) -> rustix::io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC;
+pub fn listen_alone(
+    path: &Path,
+    kind: SocketType,
+    flags: SocketFlags,
+) -> rustix::io::Result<OwnedFd> {
     let listener = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
     // Before `listen`, which lets others in.
