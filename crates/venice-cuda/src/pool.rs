@@ -67,8 +67,7 @@ impl Pool {
             state.freed_bytes -= freed.bytes;
             given.push(freed);
         }
-        drop(state);
-        self.give_back(&given);
+        self.give_back(&given, &state);
         !given.is_empty()
     }
 
@@ -85,11 +84,12 @@ impl Pool {
             state.freed.drain(..).partition(|it| it.stream == stream);
         state.freed = others;
         state.freed_bytes -= its.iter().map(|it| it.bytes).sum::<u64>();
-        drop(state);
-        self.give_back(&Vec::from(its));
+        self.give_back(&Vec::from(its), &state);
     }
 
-    fn give_back(&self, given: &[Freed]) {
+    /// Gives memory back. The lock is held meanwhile: a stream that ends would end before its memory is
+    /// freed into it.
+    fn give_back(&self, given: &[Freed], _locked: &MutexGuard<'_, State>) {
         for Freed { stream, address, bytes } in given {
             addresses::release(*address, *bytes);
             let (stream, address) = (*stream, *address);

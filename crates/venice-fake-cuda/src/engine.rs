@@ -40,6 +40,8 @@ fn first_address() -> u64 {
 #[derive(Default)]
 pub struct State {
     pub lanes: HashMap<usize, Arc<Lane>>,
+    /// Destroyed streams whose work goes on.
+    ending: Vec<Arc<Lane>>,
     pub events: HashMap<usize, Arc<Event>>,
     pub memory: BTreeMap<u64, Arc<Buffer>>,
     /// Pinned memory of the program: first byte and length.
@@ -153,6 +155,14 @@ impl State {
         fits.then(|| Spot { buffer: Arc::clone(buffer), offset })
     }
 
+    /// Destroys a stream: what was given to it goes on. False if there is none.
+    pub fn end_lane(&mut self, stream: usize) -> bool {
+        let Some(lane) = self.lanes.remove(&stream) else { return false };
+        self.ending.retain(|it| !it.tail().has_passed());
+        self.ending.push(lane);
+        true
+    }
+
     pub fn is_pinned(&self, at: usize, len: usize) -> bool {
         let last = self.pinned.range(..=at).next_back();
         last.is_some_and(|(start, bytes)| at + len <= start + bytes)
@@ -252,7 +262,11 @@ pub fn enqueue(
             && **id != stream
             && (stream == default || **id == default)
     });
-    let waits: Vec<Point> = others.map(|(_, other)| other.tail()).collect();
+    let ending = state.ending.iter().filter(|other| {
+        other.device == device && other.is_blocking && lane.is_blocking && stream == default
+    });
+    let waits = others.map(|(_, other)| other).chain(ending);
+    let waits: Vec<Point> = waits.map(|other| other.tail()).collect();
     Ok(lane.give(Box::new(move || {
         waits.iter().for_each(Point::wait);
         if check(device).is_ok()
@@ -263,11 +277,13 @@ pub fn enqueue(
     })))
 }
 
-/// Waits for all streams of a device.
+/// Waits for all streams of a device, the destroyed ones as well.
 pub fn synchronize(device: usize) -> Result<(), Code> {
-    let is_its = |lane: &&Arc<Lane>| lane.device == device;
-    let points: Vec<Point> =
-        state().lanes.values().filter(is_its).map(|lane| lane.tail()).collect();
+    let points: Vec<Point> = {
+        let state = state();
+        let lanes = state.lanes.values().chain(&state.ending);
+        lanes.filter(|it| it.device == device).map(|it| it.tail()).collect()
+    };
     points.iter().for_each(Point::wait);
     check(device)
 }

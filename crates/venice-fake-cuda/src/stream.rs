@@ -47,7 +47,7 @@ exported! {
         if stream <= 2 {
             return Err(INVALID_HANDLE);
         }
-        state().lanes.remove(&stream).map(drop).ok_or(INVALID_HANDLE)
+        if state().end_lane(stream) { Ok(()) } else { Err(INVALID_HANDLE) }
     }
 
     fn cuStreamSynchronize(stream: usize) {

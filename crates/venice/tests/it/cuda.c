@@ -1,7 +1,7 @@
 // A program of the CUDA driver API, for the tests: the same output on any device.
 //
 //   cuda streams|large|errors|fault|hold|asked|rows|pool|calls|images|launches|nonsense|peers|slow|half|
-//        refused|threads|graphs|behind
+//        refused|threads|graphs|behind|ending
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -889,11 +889,30 @@ static void *work(void *number) {
     return NULL;
 }
 
-// Threads that use the device at once.
-static void threads(void) {
+// Frees memory into streams that end at once, or waits, for which that memory is given back.
+static void *end_streams(void *number) {
+    size_t own = (size_t)number;
+    handle stream;
+    address memory;
+    CHECK(cuCtxSetCurrent, context);
+    for (int round = 0; round < 500; round++) {
+        if (own == 0) {
+            CHECK(cuCtxSynchronize);
+            continue;
+        }
+        CHECK(cuStreamCreate, &stream, 1u);
+        CHECK(cuMemAllocAsync, &memory, (size_t)4096, stream);
+        CHECK(cuMemFreeAsync, memory, stream);
+        CHECK(cuStreamDestroy_v2, stream);
+    }
+    return NULL;
+}
+
+// Runs threads, and tells whether they have left memory behind.
+static void run_threads(void *(*body)(void *)) {
     pthread_t all[THREADS];
     for (size_t at = 0; at < THREADS; at++)
-        pthread_create(&all[at], NULL, work, (void *)at);
+        pthread_create(&all[at], NULL, body, (void *)at);
     for (size_t at = 0; at < THREADS; at++)
         pthread_join(all[at], NULL);
     size_t free = 0, total = 0;
@@ -901,6 +920,16 @@ static void threads(void) {
     CHECK(cuMemGetInfo_v2, &free, &total);
     // The module's variable is no part of what is granted.
     printf("%s\n", total - free <= 4 ? "all is free" : "something is not free");
+}
+
+// Threads that use the device at once.
+static void threads(void) {
+    run_threads(work);
+}
+
+// Threads that end their streams while others wait.
+static void ending(void) {
+    run_threads(end_streams);
 }
 
 // Goes on with one device when the other one is lost.
@@ -931,7 +960,7 @@ int main(int count, char **words) {
                {"calls", calls},     {"images", images},     {"launches", launches}, {"nonsense", nonsense},
                {"peers", peers},     {"slow", slow},         {"half", half},
                {"refused", refused}, {"threads", threads},
-               {"graphs", graphs},     {"behind", behind}};
+               {"graphs", graphs},     {"behind", behind},   {"ending", ending}};
     const char *what = count > 1 ? words[1] : "streams";
     start();
     for (size_t at = 0; at < sizeof all / sizeof *all; at++)

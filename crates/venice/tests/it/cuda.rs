@@ -74,9 +74,9 @@ fn run_directly(place: &Place, files: &Files, what: &str) -> String {
 }
 
 /// Parts of the program for one device.
-const PARTS: [&str; 15] = [
+const PARTS: [&str; 16] = [
     "streams", "large", "errors", "fault", "asked", "rows", "pool", "calls", "images", "launches",
-    "nonsense", "slow", "threads", "graphs", "behind",
+    "nonsense", "slow", "threads", "graphs", "behind", "ending",
 ];
 
 #[test]
