@@ -84,7 +84,7 @@ install_all() {
 install_documents() {
     local page
     {
-        printf '%s\n' README.md CHANGELOG.md CONTRIBUTING.md LICENSE-APACHE LICENSE-MIT
+        printf '%s\n' README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE-APACHE LICENSE-MIT
         find docs examples packaging -type f -not -path '*/__pycache__/*'
         grep -rhoE '\]\((\.\./)*crates/[^)#]+' --include='*.md' docs README.md | sed -E 's|.*\((\.\./)*||'
     } | sort -u | while IFS= read -r page; do

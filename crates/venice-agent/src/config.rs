@@ -12,7 +12,7 @@ use venice_wire::{ByteSize, SLAB_BYTES};
 
 use crate::memory_watch::MemoryWatch;
 use crate::relay_host::Place;
-use crate::{AgentError, BadOffer, Offer, OnReady};
+use crate::{AgentError, BadOffer, Offer, OnReady, route};
 
 /// Configuration of an agent. A TOML file has the same keys; unknown keys are errors.
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,11 +36,15 @@ pub struct AgentConfig {
     /// memory less twice `keep_free`.
     #[serde(deserialize_with = "size")]
     pub lend: ByteSize,
-    /// `ip:port` of the control plane; port 0 takes a free one.
-    pub listen: String,
+    /// `ip:port` of the control plane; port 0 takes a free one. Default: this machine's address in
+    /// the direction of the Monitor Node, port 0.
+    pub listen: Option<String>,
     /// `ip:port` for fabric packets; port 0 takes a free one. Default: the address of `listen`,
     /// port 0.
     pub udp_listen: Option<String>,
+    /// Path of the socket by which users of this host page, where the agent may let them: a helper's
+    /// (`venice helper`). Default: `helper.sock` beside `local_socket`; `none`: there is none.
+    pub helper_socket: Option<PathBuf>,
     /// Path of the unix socket that hands memory to recipients on this host; none by default.
     pub shm_socket: Option<PathBuf>,
     /// Link to emulate, `latency=1.4us,bandwidth=5Gbps`: for recipients on this host and, where
@@ -118,8 +122,9 @@ impl Default for AgentConfig {
             socket_group: "venice".to_owned(),
             lend_dax: Vec::new(),
             lend: ByteSize(0),
-            listen: "127.0.0.1:0".into(),
+            listen: None,
             udp_listen: None,
+            helper_socket: None,
             shm_socket: None,
             link: None,
             verbs: None,
@@ -222,7 +227,10 @@ impl AgentConfig {
             ));
         }
         self.xdp_interface()?;
-        let control = address("listen", &self.listen)?;
+        let control = match &self.listen {
+            Some(text) => address("listen", text)?,
+            None => SocketAddr::new(route::toward(&self.monitor)?, 0),
+        };
         let udp = match &self.udp_listen {
             Some(text) => address("udp_listen", text)?,
             None => SocketAddr::new(control.ip(), 0),
@@ -238,8 +246,21 @@ impl AgentConfig {
                     "{key} is {address}, which others cannot reach: set advertise to this machine's address"
                 ));
             }
+            if self.is_for_this_machine_alone(address.ip()) {
+                return wrong(format!(
+                    "{key} is {address}, which other machines cannot reach, and the Monitor Node is \
+                     at {}: leave {key} out, or set advertise to this machine's address",
+                    self.monitor
+                ));
+            }
         }
         Ok(Addresses { control, udp, relay })
+    }
+
+    /// True if an address is a loopback address, and the rack is not of this machine alone.
+    fn is_for_this_machine_alone(&self, ip: IpAddr) -> bool {
+        let announced = self.advertise.unwrap_or(ip);
+        announced.is_loopback() && !route::is_of_this_machine(&self.monitor)
     }
 
     /// Returns the names of the memory devices to lend.

@@ -28,6 +28,7 @@ mod ready;
 mod relay_host;
 mod reporter;
 mod revoked_nodes;
+mod route;
 mod run;
 mod services;
 mod slab_replacement;

@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
-use venice_control::server::{self, LocalSocket, serve_agent};
+use venice_control::server::{self, LocalSocket, ServeError, admit_group, serve_agent};
 use venice_control::{NodeRegistration, ResourceKind, ResourceSpec};
 use venice_memory::donor::{HandedOutGrants, MemoryDevice, SharedGrants, SlabPool};
 use venice_ports::PortError;
@@ -177,6 +177,10 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let shm_socket = config.shm_socket.as_deref();
     let serve = |path| ShmServer::start_behind(path, HandedOutGrants(grants.clone()), config.link);
     let shm = shm_socket.map(serve).transpose()?;
+    if let Some(path) = shm_socket {
+        let listen = |source| ServeError::Listen { addr: path.display().to_string(), source };
+        admit_group(path, &config.socket_group).map_err(listen)?;
+    }
     let verbs = start_verbs(&config, udp_addr, &grants)?;
 
     let (blocks, config) = tokio::task::spawn_blocking(move || (LentBlocks::take(&config), config))

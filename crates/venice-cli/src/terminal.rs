@@ -36,6 +36,20 @@ pub fn remark(text: impl AsRef<str>) {
     let _ = writeln!(io::stderr(), "{}", text.as_ref());
 }
 
+/// Asks a question on the terminal. Anything but y and yes is no; `None`: there is no terminal.
+///
+/// # Errors
+/// The terminal's.
+pub fn confirm(question: &str) -> io::Result<Option<bool>> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Ok(None);
+    }
+    write!(io::stderr(), "{question} [y/N] ")?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(Some(["y", "yes"].contains(&answer.trim().to_lowercase().as_str())))
+}
+
 /// Alignment of a column: text left, numbers right.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Align {

@@ -37,6 +37,7 @@ pub struct PagedRegion {
 
 impl PagedMemory {
     pub(crate) fn start(remote: RemoteMemory, local_bytes: u64) -> Result<PagedMemory, Error> {
+        venice_recipient::local_rack::use_helper();
         let space = Arc::new(Space::start(remote.memory().clone(), local_bytes)?);
         let listing = Listing::enter(&remote, Some(&space));
         Ok(PagedMemory { shared: Arc::new(Shared { _listing: listing, space, remote }) })

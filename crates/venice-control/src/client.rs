@@ -14,6 +14,7 @@ mod transfers;
 pub use agent::AgentClient;
 pub use enrolment::{EnrolmentClient, MonitorIdentity, join};
 pub use heartbeats::Heartbeats;
+pub use local::rack_at_sockets;
 pub use login::{Access, Login};
 pub use monitor::MonitorClient;
 pub use services::ServiceWatch;

@@ -7,6 +7,7 @@ use venice_memory::paged::run_block::{PortKind, RunBlockError};
 use venice_ports::PortError;
 use venice_wire::ByteSize;
 
+use crate::local_rack::{CLIENT_CONFIG, MONITOR_VARIABLE};
 use crate::record::{self, Unreadable};
 
 /// The reason why memory could not be borrowed.
@@ -178,14 +179,24 @@ pub enum RecipientError {
     PoolHome(String),
     /// No rack was found.
     #[error(
-        "no Monitor Node is known: start a rack with `venice up`, or name one in {variable}{looked}"
+        "no Monitor Node is known (none in {looked}, no agent on this machine): start a rack with `venice \
+         up`, join one with `venice join`, or name its Monitor Node in {MONITOR_VARIABLE} or {CLIENT_CONFIG}"
     )]
     NoRack {
-        /// The place that was searched.
-        variable: &'static str,
-        /// The places searched.
+        /// The run directory.
         looked: String,
     },
+    /// The configuration of this machine's programs is wrong.
+    #[error("{path}: {why}")]
+    ClientConfig {
+        /// The file.
+        path: String,
+        /// The reason.
+        why: String,
+    },
+    /// The daemons of this machine cannot be asked.
+    #[error("cannot ask the daemons of this machine")]
+    NoRuntime(#[source] std::io::Error),
     /// The rack's record cannot be read.
     #[error("{path} is damaged ({why}): clear the rack away with `venice down`")]
     DamagedRecord {

@@ -1,6 +1,6 @@
 //! The record of `venice up` about its rack on this machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 pub use venice_control::client::RECORD_FILE;
@@ -32,9 +32,13 @@ pub(crate) struct Unreadable {
     pub(crate) is_denied: bool,
 }
 
-/// Reads the record; `None`: there is no rack of `venice up`.
+/// Reads the record of the run directory; `None`: there is no rack of `venice up`.
 pub(crate) fn read() -> Result<Option<Record>, Unreadable> {
-    let Some(dir) = run_dir() else { return Ok(None) };
+    read_in(&run_dir())
+}
+
+/// Reads the record in a directory.
+pub(crate) fn read_in(dir: &Path) -> Result<Option<Record>, Unreadable> {
     let path = dir.join(RECORD_FILE);
     let unreadable = |why: String, is_denied| {
         let path = path.display().to_string();
@@ -58,14 +62,31 @@ pub(crate) fn is_of_this_machine(addr: &str) -> bool {
 }
 
 /// Returns the run directory: `$VENICE_RUN_DIR`, else `/run/venice` for root, else
-/// `$XDG_RUNTIME_DIR/venice`; `None` without any of these. It need not exist.
-pub fn run_dir() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+/// [`run_dir_of_user`]. It need not exist.
+pub fn run_dir() -> PathBuf {
     if let Some(dir) = set(RUN_DIR_VARIABLE) {
-        return Some(dir);
+        return dir;
     }
     if rustix::process::geteuid().is_root() {
-        return Some(PathBuf::from(SYSTEM_RUN_DIR));
+        return PathBuf::from(SYSTEM_RUN_DIR);
     }
-    set("XDG_RUNTIME_DIR").map(|dir| dir.join("venice"))
+    run_dir_of_user()
+}
+
+/// Returns this user's own directory: `$XDG_RUNTIME_DIR/venice`, else `/tmp/venice-UID`, for processes
+/// without a login session (cron, batch systems). It need not exist.
+pub fn run_dir_of_user() -> PathBuf {
+    match set("XDG_RUNTIME_DIR") {
+        Some(dir) => dir.join("venice"),
+        None => format!("/tmp/venice-{}", rustix::process::geteuid().as_raw()).into(),
+    }
+}
+
+/// True if the environment names the run directory.
+pub fn is_run_dir_set() -> bool {
+    set(RUN_DIR_VARIABLE).is_some()
+}
+
+fn set(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }

@@ -27,8 +27,8 @@ use examples::*;
     after_help = HELP_MAIN
 )]
 struct Cli {
-    /// Monitor Node address, or several separated by commas [default: VENICE_MONITOR, else the rack
-    /// of `venice up`]
+    /// Monitor Node address, or several separated by commas [default: VENICE_MONITOR, else the
+    /// rack of this machine]
     #[arg(long, global = true, value_name = "ADDR", value_parser = host_port::check_list)]
     monitor: Option<String>,
     #[command(subcommand)]
@@ -150,6 +150,9 @@ enum Command {
     /// Run the external router of a star-wired rack in the foreground
     #[command(after_help = HELP_ROUTER)]
     Router(Box<daemon::AgentArgs>),
+    /// Run the helper that lets ordinary users of this machine page, where the agent may not
+    #[command(after_help = HELP_HELPER)]
+    Helper(daemon::HelperArgs),
     /// Renew the leases of a stopped `venice run` (started by it)
     #[command(hide = true)]
     RenewLeases(run::StandInArgs),
@@ -217,6 +220,7 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Monitor(args) => daemon::monitor(args),
         Command::Agent(args) => daemon::agent(args, monitor),
         Command::Router(args) => daemon::router(args, monitor),
+        Command::Helper(args) => daemon::helper(args),
         Command::Completions(args) => completions::print(args, Cli::command()),
         Command::Man(args) => manual::man(args, Cli::command()),
     }

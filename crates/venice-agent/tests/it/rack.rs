@@ -287,7 +287,7 @@ async fn impossible_settings_are_refused() {
     assert!(refused(huge).await.contains("available"));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = taken.local_addr().unwrap().to_string();
-    let config = AgentConfig { listen, ..agent_config(dir.path(), "a", nowhere) };
+    let config = AgentConfig { listen: Some(listen), ..agent_config(dir.path(), "a", nowhere) };
     assert!(refused(config).await.contains("in use"));
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tonic::transport::{Endpoint, Uri};
 use tower::service_fn;
 
@@ -59,16 +59,46 @@ async fn enter_within(
 ) -> (usize, Result<Credential, SocketError>) {
     let until = end.min(Instant::now() + ENTER_WITHIN);
     let late = |_| Err(SocketError::Late);
-    (at, timeout_at(until, enter(&path)).await.unwrap_or_else(late))
+    let entered = timeout_at(until, enter(&path)).await.unwrap_or_else(late);
+    (at, entered.map(|entered| entered.credential))
 }
 
-async fn enter(path: &Path) -> Result<Credential, SocketError> {
+/// Returns `host:port` of the Monitor Node of this machine's rack, or of several separated by commas,
+/// as the first of these sockets that answers has it; `None`: there are no such sockets.
+///
+/// # Errors
+/// [`ControlError::NoLogin`]: they refuse, or do not answer.
+pub async fn rack_at_sockets(paths: &[PathBuf]) -> Result<Option<String>, ControlError> {
+    let mut failed = Vec::new();
+    for path in paths {
+        let entered = timeout(ENTER_WITHIN, enter(path)).await.unwrap_or(Err(SocketError::Late));
+        match entered {
+            Ok(entered) => return Ok(Some(entered.monitor)),
+            Err(SocketError::Missing) => {}
+            Err(why) => failed.push((path.clone(), why)),
+        }
+    }
+    if failed.is_empty() {
+        Ok(None)
+    } else {
+        Err(ControlError::NoLogin(socket_error::text(&failed)))
+    }
+}
+
+/// The answer of a socket.
+struct Entered {
+    credential: Credential,
+    /// Address of the rack's Monitor Node.
+    monitor: String,
+}
+
+async fn enter(path: &Path) -> Result<Entered, SocketError> {
     let stream =
         UnixStream::connect(path).await.map_err(|error| SocketError::connecting(&error))?;
     enter_over(stream).await.map_err(SocketError::Reported)
 }
 
-async fn enter_over(stream: UnixStream) -> Result<Credential, String> {
+async fn enter_over(stream: UnixStream) -> Result<Entered, String> {
     let key = KeyPem::generate().map_err(|error| error.to_string())?;
     let request = key.request().map_err(|error| error.to_string())?;
     let mut stream = Some(TokioIo::new(stream));
@@ -81,7 +111,9 @@ async fn enter_over(stream: UnixStream) -> Result<Credential, String> {
     let answer = LocalDoorClient::new(channel).enter(proto::EnterRequest { request }).await;
     let answer = answer.map_err(|status| status.message().to_owned())?.into_inner();
     let (certificate, authority) = (answer.certificate.into(), answer.authority.into());
-    Credential::new(certificate, authority, key).map_err(|error| error.to_string())
+    let credential = Credential::new(certificate, authority, key);
+    let credential = credential.map_err(|error| error.to_string())?;
+    Ok(Entered { credential, monitor: answer.monitor })
 }
 
 #[cfg(test)]

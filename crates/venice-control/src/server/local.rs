@@ -76,23 +76,7 @@ impl LocalSocket {
         };
         clear(path).map_err(failed)?;
         let listener = UnixListener::bind(path).map_err(failed)?;
-        let open_to = |mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
-        open_to(0o600).map_err(failed)?;
-        match Group::from_name(group) {
-            Ok(Some(found)) => match chown(path, None::<Uid>, Some(found.gid)) {
-                Ok(()) => open_to(0o660).map_err(failed)?,
-                // A daemon that is neither root nor of the group keeps the socket private.
-                Err(error) => tracing::warn!(
-                    socket = addr,
-                    %error,
-                    "group {group} has no access: start this daemon as root or as a member of the group"
-                ),
-            },
-            Ok(None) => {
-                tracing::info!(socket = addr, "no group {group} on this machine")
-            }
-            Err(error) => tracing::warn!(socket = addr, %error, "looking for the group {group}"),
-        }
+        admit_group(path, group).map_err(failed)?;
         Ok(Self { listener: Some(listener), path: path.to_owned() })
     }
 
@@ -115,6 +99,30 @@ impl Drop for LocalSocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// Lets this process's user, and the members of `group` if the machine has it, connect to a socket.
+///
+/// # Errors
+/// Returns the system's error where the mode cannot be set. A daemon that is neither root nor of the
+/// group keeps the socket private, and logs that.
+pub fn admit_group(socket: &Path, group: &str) -> io::Result<()> {
+    let open_to = |mode| fs::set_permissions(socket, fs::Permissions::from_mode(mode));
+    open_to(0o600)?;
+    let name = socket.display();
+    match Group::from_name(group) {
+        Ok(Some(found)) => match chown(socket, None::<Uid>, Some(found.gid)) {
+            Ok(()) => return open_to(0o660),
+            Err(error) => tracing::warn!(
+                socket = %name,
+                %error,
+                "group {group} has no access: start this daemon as root or as a member of the group"
+            ),
+        },
+        Ok(None) => tracing::info!(socket = %name, "no group {group} on this machine"),
+        Err(error) => tracing::warn!(socket = %name, %error, "looking for the group {group}"),
+    }
+    Ok(())
 }
 
 /// Gives the members of `group`, if the machine has it, access to a directory with such a socket.

@@ -1,5 +1,6 @@
 //! A rack for tests.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -21,7 +22,8 @@ pub enum Port {
 }
 
 impl Port {
-    fn name(self) -> &'static str {
+    /// Returns its name on the command line.
+    pub fn name(self) -> &'static str {
         match self {
             Port::Shm => "shm",
             Port::Udp => "udp",
@@ -82,17 +84,37 @@ impl Rack {
         Rack::up(Port::Udp, lend_mib, &wired)
     }
 
+    /// Starts a rack of three nodes that members of a group may use besides root.
+    ///
+    /// # Panics
+    /// When `venice up` fails; the message quotes it.
+    pub fn of_group(port: Port, lend_mib: u64, group: &str) -> Rack {
+        let rack = Rack::begin(port);
+        let public = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(rack.run_dir(), public).expect("it is this process's own");
+        rack.go_up(lend_mib, &["--nodes", "3", "--socket-group", group]);
+        rack
+    }
+
     fn up(port: Port, lend_mib: u64, options: &[&str]) -> Rack {
+        let rack = Rack::begin(port);
+        rack.go_up(lend_mib, options);
+        rack
+    }
+
+    fn begin(port: Port) -> Rack {
         // The path is short, because unix socket paths are.
         let run_dir = tempfile::Builder::new().prefix("venice-t").tempdir_in("/tmp").expect("/tmp");
         let guardian = guard(run_dir.path());
-        let rack = Rack { run_dir, guardian, port };
+        Rack { run_dir, guardian, port }
+    }
+
+    fn go_up(&self, lend_mib: u64, options: &[&str]) {
         let lend = format!("{lend_mib}MiB");
-        let mut up = vec!["up", "--lend", &lend, "--port", port.name()];
+        let mut up = vec!["up", "--lend", &lend, "--port", self.port.name()];
         up.extend_from_slice(options);
-        let up = rack.venice(&up);
+        let up = self.venice(&up);
         assert!(up.status.success(), "venice up: {}", String::from_utf8_lossy(&up.stderr));
-        rack
     }
 
     /// Returns the rack that all tests of one binary share: over `port`, 512 MiB a node.

@@ -27,7 +27,7 @@ use super::inherited_socket::ProgramEnd;
 use super::run_block::RunBlockMap;
 use super::shared;
 use super::uffd::{self, Uffd};
-use super::{rlimits, slots, sys};
+use super::{helper, rlimits, slots, sys};
 
 /// The environment variable that names the ways to the supervisor: see [`Address`].
 pub const SOCKET_VARIABLE: &str = "VENICE_RUN_SOCKET";
@@ -241,16 +241,45 @@ pub(super) fn claim_forked(socket: i32, place: usize) -> bool {
 /// # Errors
 /// `EPERM` where the supervisor may not either, or has no `/dev/userfaultfd`.
 pub(super) fn open_userfaultfd(socket: i32, features: u64) -> sys::SysResult<Uffd> {
-    let refused = |_| sys::Errno::EPERM;
-    let (_, device) = request(socket, DEVICE, 0, None).map_err(refused)?;
-    let device = device.ok_or(sys::Errno::EPERM)?;
+    let device = request_device(socket).map_err(|_| sys::Errno::EPERM)?;
+    open_negotiated(&device, |made| request(socket, NEGOTIATE, features, Some(made)))
+}
+
+/// Opens a userfaultfd with `features` by the privileges of the [`helper`].
+///
+/// # Errors
+/// `EPERM` where this process has no helper.
+pub(super) fn open_by_helper(features: u64) -> sys::SysResult<Uffd> {
+    let device = device().ok_or(sys::Errno::EPERM)?;
+    open_negotiated(&device, |made| {
+        let helper = helper::connect().ok_or(Errno::PERM)?;
+        request(helper.as_raw_fd(), NEGOTIATE, features, Some(made))
+    })
+}
+
+/// Opens a userfaultfd whose features another process negotiates.
+fn open_negotiated(
+    device: &OwnedFd,
+    negotiate: impl FnOnce(BorrowedFd<'_>) -> Result<(u64, Option<OwnedFd>), Errno>,
+) -> sys::SysResult<Uffd> {
     let fd = uffd::new_of_device(device.as_raw_fd())?;
     // SAFETY: made above, and owned by nothing else.
     let made = unsafe { OwnedFd::from_raw_fd(fd) };
-    match request(socket, NEGOTIATE, features, Some(made.as_fd())).map_err(refused)? {
+    match negotiate(made.as_fd()).map_err(|_| sys::Errno::EPERM)? {
         (0, _) => Ok(Uffd { fd: made.into_raw_fd() }),
         (errno, _) => Err(sys::Errno(errno as i32)),
     }
+}
+
+/// Returns a descriptor of the device that makes userfaultfds, this process's own or the helper's.
+pub(super) fn device() -> Option<OwnedFd> {
+    let of_helper = || request_device(helper::connect()?.as_raw_fd()).ok();
+    uffd::open_device().or_else(of_helper)
+}
+
+/// Requests a descriptor of the device that makes userfaultfds.
+fn request_device(socket: i32) -> Result<OwnedFd, Errno> {
+    request(socket, DEVICE, 0, None)?.1.ok_or(Errno::PERM)
 }
 
 /// Announces that this process ends, and waits until the supervisor has looked at it.
@@ -394,10 +423,27 @@ fn serve_plain(
             None => (0, None),
         },
         FORKED => (u64::from(enter_forked(reply, block, number as usize)), None),
-        DEVICE => (0, uffd::open_device()),
-        NEGOTIATE => (negotiate(with, number), None),
+        DEVICE => (0, device()),
+        NEGOTIATE => (negotiate_or_ask(with, number), None),
         _ => return None,
     })
+}
+
+/// Serves the one request of a connection to a [`helper`].
+pub(super) fn serve_privileges(connection: BorrowedFd<'_>) {
+    let mut question = [0u8; REQUEST_BYTES];
+    let Ok((REQUEST_BYTES, [Some(reply), with])) = receive(connection, &mut question) else {
+        return;
+    };
+    let [what, number @ ..] = question;
+    let (value, fd) = match what {
+        DEVICE => (0, uffd::open_device()),
+        NEGOTIATE => (negotiate(with.as_ref(), u64::from_le_bytes(number)), None),
+        _ => return,
+    };
+    let fds: Vec<BorrowedFd<'_>> = fd.iter().map(AsFd::as_fd).collect();
+    // A process that has ended does not want it.
+    let _ = send(reply.as_fd(), &value.to_le_bytes(), &fds);
 }
 
 /// Enters the process that made `reply` at `place` of the run block.
@@ -406,10 +452,26 @@ fn enter_forked(reply: &OwnedFd, block: &RunBlockMap, place: usize) -> bool {
     place < block.processes.len() && block.claim_forked(place, pid)
 }
 
+/// Negotiates the features of another process's userfaultfd, by the [`helper`] where the kernel asks
+/// for more privileges than this process has. Returns 0, or the kernel's error.
+fn negotiate_or_ask(uffd: Option<OwnedFd>, features: u64) -> u64 {
+    let errno = negotiate(uffd.as_ref(), features);
+    if errno != Errno::PERM.raw_os_error() as u64 {
+        return errno;
+    }
+    let asked = helper::connect()
+        .zip(uffd)
+        .map(|(helper, uffd)| request(helper.as_raw_fd(), NEGOTIATE, features, Some(uffd.as_fd())));
+    match asked {
+        Some(Ok((errno, _))) => errno,
+        Some(Err(_)) | None => errno,
+    }
+}
+
 /// Negotiates the features of another process's userfaultfd: the kernel asks whoever does it for
 /// the privileges. Returns 0, or the kernel's error.
-fn negotiate(uffd: Option<OwnedFd>, features: u64) -> u64 {
-    let outcome = match &uffd {
+fn negotiate(uffd: Option<&OwnedFd>, features: u64) -> u64 {
+    let outcome = match uffd {
         Some(fd) if uffd::is_one(fd.as_fd()) => Uffd { fd: fd.as_raw_fd() }.negotiate(features),
         _ => Err(sys::Errno(Errno::BADF.raw_os_error())),
     };

@@ -48,6 +48,7 @@ mod fork_state;
 mod framed;
 mod handler;
 mod heap;
+pub mod helper;
 mod hints;
 pub mod huge_pages;
 mod huge_slots;

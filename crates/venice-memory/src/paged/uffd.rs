@@ -133,10 +133,11 @@ struct FillArg {
 }
 
 impl Uffd {
-    /// Opens a userfaultfd that serves the kernel's own accesses too.
+    /// Opens a userfaultfd that serves the kernel's own accesses too; a process without
+    /// `CAP_SYS_PTRACE` has its [helper](super::helper) help.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_SYS_PTRACE`; `EINVAL` on a kernel older than 6.8.
+    /// `EPERM` without either; `EINVAL` on a kernel older than 6.8.
     pub fn open() -> SysResult<Uffd> {
         Uffd::open_helped(-1)
     }
@@ -179,7 +180,7 @@ impl Uffd {
     pub fn open_for_writes() -> SysResult<Uffd> {
         let fd = match new_descriptor() {
             Err(Errno::EPERM) => {
-                let device = open_device().ok_or(Errno::EPERM)?;
+                let device = attach::device().ok_or(Errno::EPERM)?;
                 new_of_device(device.as_raw_fd())?
             }
             fd => fd?,
@@ -191,8 +192,19 @@ impl Uffd {
         let features = features | FEATURE_POISON | FEATURE_MOVE;
         match new_descriptor().and_then(|fd| Uffd { fd }.with(features)) {
             Err(Errno::EPERM) if supervisor >= 0 => attach::open_userfaultfd(supervisor, features),
+            Err(Errno::EPERM) => attach::open_by_helper(features),
             opened => opened,
         }
+    }
+
+    /// Opens one as [`Uffd::open`] does, by the device alone.
+    ///
+    /// # Errors
+    /// `EPERM` where this process may not open the device, or lacks `CAP_SYS_PTRACE`.
+    pub(super) fn open_by_device() -> SysResult<Uffd> {
+        let device = open_device().ok_or(Errno::EPERM)?;
+        let fd = new_of_device(device.as_raw_fd())?;
+        Uffd { fd }.with(FEATURE_EVENT_FORK | FEATURE_THREAD_ID | FEATURE_POISON | FEATURE_MOVE)
     }
 
     fn with(self, features: u64) -> SysResult<Uffd> {

@@ -11,6 +11,8 @@ use serde::de::DeserializeOwned;
 
 /// Longest request, in bytes.
 const LONGEST_QUESTION: u64 = 256;
+/// Longest answer, in bytes.
+const LONGEST_ANSWER: u64 = 4 << 20;
 
 /// An error of a call over a socket.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +67,7 @@ pub fn ask<Q: Serialize, A: DeserializeOwned>(
     line.push('\n');
     stream.write_all(line.as_bytes()).map_err(ConversationError::Ask)?;
     let mut text = String::new();
-    stream.read_to_string(&mut text).map_err(unanswered)?;
+    stream.take(LONGEST_ANSWER).read_to_string(&mut text).map_err(unanswered)?;
     if text.is_empty() {
         return Ok(None);
     }
@@ -87,7 +89,10 @@ pub fn ask_and_go_on<Q: Serialize, A: DeserializeOwned>(
     stream.write_all(line.as_bytes()).map_err(ConversationError::Ask)?;
     // Byte by byte: what follows the line is not the answer's.
     let (mut text, mut byte) = (Vec::new(), [0u8]);
-    while stream.read(&mut byte).map_err(unanswered)? > 0 && byte[0] != b'\n' {
+    while text.len() < LONGEST_ANSWER as usize
+        && stream.read(&mut byte).map_err(unanswered)? > 0
+        && byte[0] != b'\n'
+    {
         text.push(byte[0]);
     }
     if text.is_empty() {

@@ -13,6 +13,9 @@ use super::{RefaultBound, Unmanaged};
 pub struct RunRow {
     /// The supervisor, `venice run`; or the program, if it borrows by itself.
     pub run: u32,
+    /// The user whose program it is; `venice ps` fills it in.
+    #[serde(default)]
+    pub user: String,
     /// The program's process.
     pub pid: u32,
     /// The program and its arguments.

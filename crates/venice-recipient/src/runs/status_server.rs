@@ -227,6 +227,7 @@ impl<W: Watched> Server<W> {
         let cpu_s = look.processes.iter().map(|pid| cpu_s(*pid)).sum();
         RunRow {
             run: std::process::id(),
+            user: String::new(),
             pid: self.about.pid,
             command: self.about.command.clone(),
             mode: self.run.mode().to_owned(),

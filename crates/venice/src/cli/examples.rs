@@ -184,6 +184,15 @@ EXAMPLES:
 It lends nothing and forwards packets between the nodes around it. Its flags and its file are those
 of an agent; start the nodes with `venice agent --topology router:8 --position 0` to 7.";
 
+pub(super) const HELP_HELPER: &str = "\
+EXAMPLES:
+  systemctl enable --now venice-helper        beside an agent that is not root
+  venice helper --socket-group staff
+
+The kernel lets only CAP_SYS_PTRACE serve page faults in system calls and follow forks. The helper
+has it, and lets the members of the group page: it makes the userfaultfds of `venice run` and of
+Python's arrays for them. An agent that runs as root is a helper too.";
+
 pub(super) const HELP_COMPLETIONS: &str = "\
 EXAMPLES:
   venice completions bash > /usr/share/bash-completion/completions/venice

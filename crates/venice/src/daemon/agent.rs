@@ -7,10 +7,11 @@ use anyhow::anyhow;
 use clap::Args;
 use venice_agent::{AgentConfig, AgentError, AgentReady, Offer, OnReady};
 use venice_fabric::{LinkModel, Topology};
-use venice_recipient::local_rack::AGENT_SOCKET;
+use venice_recipient::local_rack::{AGENT_SOCKET, HELPER_SOCKET};
 use venice_wire::ByteSize;
 
 use super::detach::DetachArgs;
+use super::helper::HelperThread;
 use super::local_socket::{check_socket_dir, local_socket, make_socket_dir};
 use super::{Ready, config_file, lend_size, mlock, run_daemon};
 use crate::rack::explicit_address;
@@ -34,7 +35,11 @@ pub struct AgentArgs {
     /// --socket-group; none disables it [default: agent.sock in the run directory]
     #[arg(long, value_name = "PATH", env = "VENICE_LOCAL_SOCKET")]
     local_socket: Option<PathBuf>,
-    /// Group allowed at that socket [default: venice]
+    /// Socket by which users of this machine page, if the agent is root: for --socket-group; none
+    /// disables it [default: helper.sock beside --local-socket]
+    #[arg(long, value_name = "PATH", env = "VENICE_HELPER_SOCKET")]
+    helper_socket: Option<PathBuf>,
+    /// Group allowed at these sockets [default: venice]
     #[arg(long, value_name = "GROUP", env = "VENICE_SOCKET_GROUP")]
     socket_group: Option<String>,
     /// Memory to lend, for example 4GiB [default with --pool: this machine's available memory less
@@ -45,10 +50,11 @@ pub struct AgentArgs {
     /// example dax0.0 (see `venice window list`); root only; may be repeated
     #[arg(long, value_name = "DEVICE", conflicts_with = "lend")]
     lend_dax: Vec<String>,
-    /// Address for the control plane; port 0 takes a free one [default: 127.0.0.1:0]
+    /// Address for the control plane; port 0 takes a free one [default: this machine's in the
+    /// direction of the Monitor Node, port 0]
     #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN", value_parser = crate::host_port::check)]
     listen: Option<String>,
-    /// Address for fabric packets; port 0 takes a free one [default: the --listen host, port 0]
+    /// Address for fabric packets; port 0 takes a free one [default: the --listen address, port 0]
     #[arg(long, value_name = "ADDR", env = "VENICE_UDP_LISTEN", value_parser = crate::host_port::check)]
     udp_listen: Option<String>,
     /// Socket that hands memory to programs on this host [default: none]
@@ -86,7 +92,7 @@ pub struct AgentArgs {
     /// each relay
     #[arg(long)]
     source_routes: bool,
-    /// Address of its relay; port 0 takes a free one [default: the --listen host, port 0]
+    /// Address of its relay; port 0 takes a free one [default: the --listen address, port 0]
     #[arg(long, value_name = "ADDR", env = "VENICE_RELAY_LISTEN", value_parser = crate::host_port::check)]
     relay_listen: Option<String>,
     /// Take this much memory from the kernel, in whole memory blocks, and register it for machines
@@ -194,7 +200,12 @@ fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
             ..Ready::default()
         });
     });
+    let helper = config
+        .helper_socket
+        .as_deref()
+        .and_then(|path| HelperThread::start_if_allowed(path, &config.socket_group));
     run_daemon(|| {}, async |shutdown| venice_agent::run(config, shutdown).await.map_err(told))
+        .inspect(|_| drop(helper))
 }
 
 /// Returns the configuration of an agent that lends something.
@@ -218,13 +229,16 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
     config.identity = args.identity.clone().unwrap_or(config.identity);
     let socket = args.local_socket.clone().or(config.local_socket);
     config.local_socket = local_socket(socket, AGENT_SOCKET)?;
+    let beside = || config.local_socket.as_ref().map(|it| it.with_file_name(HELPER_SOCKET));
+    let helper = args.helper_socket.clone().or(config.helper_socket).or_else(beside);
+    config.helper_socket = helper.filter(|path| path.as_os_str() != "none");
     config.socket_group = args.socket_group.clone().unwrap_or(config.socket_group);
     config.monitor = monitor.unwrap_or(config.monitor);
     config.lend = args.lend.unwrap_or(config.lend);
     if !args.lend_dax.is_empty() {
         config.lend_dax = args.lend_dax.clone();
     }
-    config.listen = args.listen.clone().unwrap_or(config.listen);
+    config.listen = args.listen.clone().or(config.listen);
     config.udp_listen = args.udp_listen.clone().or(config.udp_listen);
     config.shm_socket = args.shm_socket.clone().or(config.shm_socket);
     config.link = args.link.or(config.link);

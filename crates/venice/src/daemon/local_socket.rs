@@ -15,7 +15,7 @@ pub fn local_socket(given: Option<PathBuf>, name: &str) -> anyhow::Result<Option
             check_socket_dir(&path)?;
             Ok(Some(path))
         }
-        None => Ok(venice_recipient::local_rack::run_dir().map(|dir| dir.join(name))),
+        None => Ok(Some(venice_recipient::local_rack::run_dir().join(name))),
     }
 }
 

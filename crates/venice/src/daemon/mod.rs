@@ -1,8 +1,9 @@
-//! The daemons: `venice monitor`, `venice agent` and `venice router`.
+//! The daemons: `venice monitor`, `venice agent`, `venice router` and `venice helper`.
 
 mod agent;
 mod config_file;
 mod detach;
+mod helper;
 mod local_socket;
 mod mlock;
 mod monitor;
@@ -17,6 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use agent::{AgentArgs, execute as agent, execute_router as router};
+pub use helper::{HelperArgs, execute as helper};
 pub use monitor::{MonitorArgs, execute as monitor, told};
 pub use monitor_settings::MonitorSettings;
 pub use ready::Ready;

@@ -28,7 +28,7 @@ pub fn examine() -> Vec<Finding> {
     vec![
         version(&release),
         userfaultfd(probe(Uffd::open), ptrace),
-        fork_events(ptrace),
+        fork_events(ptrace || probe(Uffd::open).is_ok()),
         held_writes(probe(Uffd::open_for_writes)),
         shared_memory(PinLook::new().map(drop)),
         seccomp(),
@@ -88,7 +88,8 @@ fn userfaultfd(probe: Result<(), i32>, ptrace: bool) -> Finding {
         Err(EPERM) => Finding::missing(
             what,
             "refused: faults in system calls and fork events need CAP_SYS_PTRACE",
-            "run as root, or with CAP_SYS_PTRACE as an ambient capability",
+            "join the group that may borrow here (usermod -aG venice USER, then log in again), with \
+             an agent of root's or the service venice-helper running; or run as root",
         ),
         Err(EINVAL) => Finding::missing(
             what,
@@ -109,14 +110,14 @@ fn userfaultfd(probe: Result<(), i32>, ptrace: bool) -> Finding {
     finding.needed_by(&[Mode::Paged])
 }
 
-fn fork_events(ptrace: bool) -> Finding {
-    if ptrace {
-        return Finding::ok("fork events", "usable (CAP_SYS_PTRACE): programs may fork");
+fn fork_events(usable: bool) -> Finding {
+    if usable {
+        return Finding::ok("fork events", "usable: programs may fork");
     }
     Finding::warn(
         "fork events",
-        "no CAP_SYS_PTRACE: programs whose children go on (Redis BGSAVE) are unsupported",
-        "run as root, or with CAP_SYS_PTRACE as an ambient capability",
+        "refused: programs whose children go on (Redis BGSAVE) are unsupported",
+        "see userfaultfd",
     )
 }
 
@@ -169,7 +170,8 @@ fn held_writes(probe: Result<(), i32>) -> Finding {
             HELD_WRITES,
             "refused to this user: memory mapped by --mode window cannot move",
             format!(
-                "run as root, let this user open /dev/userfaultfd, or `sysctl -w \
+                "join the group that may borrow here, run as root, let this user open \
+                 /dev/userfaultfd, or `sysctl -w \
                  vm.unprivileged_userfaultfd=1` ({SYSCTL}); in a container, allow the userfaultfd \
                  system call in its seccomp profile"
             ),

@@ -39,6 +39,7 @@ pub struct DoctorArgs {
 
 /// Checks the machine and prints the report. Returns 1 if no mode of `venice run` can work, else 0.
 pub fn execute(args: &DoctorArgs) -> anyhow::Result<i32> {
+    venice_recipient::local_rack::use_helper();
     let findings = examine();
     if args.json {
         terminal::say_json(&findings)?;

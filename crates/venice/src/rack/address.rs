@@ -1,31 +1,23 @@
 //! Address of the Monitor Node: from the flag, the environment, or the local rack.
 
-use venice_recipient::local_rack::MONITOR_VARIABLE;
+use venice_recipient::local_rack::{self, MONITOR_VARIABLE};
 
 use super::record::{PortKind, Record};
 use super::run_dir::RunDir;
 use crate::host_port;
 use venice_cli::failure::Usage;
 
-/// Returns `flag`, else `VENICE_MONITOR`, else the local rack's address.
+/// Returns `flag`, else `VENICE_MONITOR`, else the Monitor Node of this machine's rack.
 pub fn monitor_address(flag: Option<&str>) -> anyhow::Result<String> {
-    if let Some(address) = explicit_address(flag)? {
-        return Ok(address);
-    }
-    let dir = RunDir::locate()?;
-    match Record::load(&dir)? {
-        Some(record) => Ok(record.monitor.addr),
-        None => anyhow::bail!(
-            "no Monitor Node given: start a rack with `venice up`, or use --monitor ADDR or \
-             {MONITOR_VARIABLE} (looked for a rack in {})",
-            dir.path().display()
-        ),
+    match explicit_address(flag)? {
+        Some(address) => Ok(address),
+        None => Ok(local_rack::find_of_machine()?.access.monitor),
     }
 }
 
 /// Returns the port of this machine's rack; udp without one.
 pub fn default_port() -> anyhow::Result<PortKind> {
-    Ok(Record::load(&RunDir::locate()?)?.map_or(PortKind::Udp, |record| record.port))
+    Ok(local_rack::port()?)
 }
 
 /// Returns `flag`, else `VENICE_MONITOR`.

@@ -65,6 +65,10 @@ pub struct Record {
     /// Bytes that each node keeps of what drivers have compiled for an owner; `None`: the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_cache: Option<ByteSize>,
+    /// Group that may use the rack besides its owner; `None`: root's racks have the default one, others
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_group: Option<String>,
     /// The nodes, in order; after them the external router, if there is one.
     pub agents: Vec<AgentRecord>,
 }

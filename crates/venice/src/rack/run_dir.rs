@@ -37,11 +37,10 @@ impl Drop for RunDirLock {
 }
 
 impl RunDir {
-    /// Returns `$VENICE_RUN_DIR`, else `/run/venice` for root, else `$XDG_RUNTIME_DIR/venice`. The
-    /// directory need not exist.
+    /// Returns `$VENICE_RUN_DIR`, else `/run/venice` for root, else `$XDG_RUNTIME_DIR/venice`, else
+    /// `/tmp/venice-UID`. The directory need not exist.
     pub fn locate() -> anyhow::Result<RunDir> {
-        let root = venice_recipient::local_rack::run_dir()
-            .context("no run directory: set VENICE_RUN_DIR (XDG_RUNTIME_DIR is not set either)")?;
+        let root = venice_recipient::local_rack::run_dir();
         let root = std::path::absolute(&root)
             .with_context(|| format!("run directory {}", root.display()))?;
         // The daemons get it as an argument, and other programs in JSON.
@@ -73,9 +72,9 @@ impl RunDir {
         self.record_path().with_extension("json.new")
     }
 
-    /// Directory of the run files and status sockets of programs.
+    /// Directory of the run files and status sockets of this user's programs.
     pub fn runs_dir(&self) -> RunsDir {
-        RunsDir::of(&self.root)
+        RunsDir::of_user(&self.root)
     }
 
     /// Directory of one process: `monitor`, `node1`, ...
@@ -123,24 +122,37 @@ impl RunDir {
         self.process_dir("monitor").join("state")
     }
 
-    /// Creates the directory, accessible to its owner only; root's also to the socket group of the
-    /// Monitor Node, if the machine has that group.
+    /// Path of the socket by which users of this machine page.
+    pub fn helper_socket_path(&self) -> PathBuf {
+        self.root.join(venice_recipient::local_rack::HELPER_SOCKET)
+    }
+
+    /// Creates the directory, accessible to its owner only.
     pub fn create(&self) -> anyhow::Result<()> {
         // An existing directory keeps its owner's permissions.
         let is_new = !self.root.exists();
         make_private_dir(&self.root).map_err(|error| match error {
             DirError::Refused { source, .. } => self.refusal(&self.root, &source),
-            error @ DirError::NothingAbove { .. } => error.into(),
+            error @ (DirError::NothingAbove { .. } | DirError::OfOthers { .. }) => error.into(),
         })?;
         if is_new {
             self.mark()?;
         }
-        if is_new && rustix::process::geteuid().is_root() {
-            let group = venice_monitor::MonitorConfig::default().socket_group;
-            venice_control::server::allow_group(&self.root, &group)
-                .with_context(|| format!("opening {} to the group {group}", self.root.display()))?;
+        Ok(())
+    }
+
+    /// Lets the members of a group, if the machine has it, reach the sockets in the directory. One that
+    /// was not made by Venice keeps its owner's permissions.
+    pub fn admit(&self, group: &str) -> anyhow::Result<()> {
+        if self.mark_path().exists() {
+            allow_group(&self.root, group)?;
         }
         Ok(())
+    }
+
+    /// Lets them reach the sockets of the process `name`.
+    pub fn admit_to_process(&self, name: &str, group: &str) -> anyhow::Result<()> {
+        allow_group(&self.process_dir(name), group)
     }
 
     /// Marks the directory as made by Venice, which removes it again.
@@ -245,6 +257,7 @@ impl RunDir {
         remove_file(&self.record_path())?;
         remove_file(&self.half_record_path())?;
         remove_file(&self.monitor_socket_path())?;
+        remove_file(&self.helper_socket_path())?;
         runs::sweep(&self.runs_dir());
         // Programs may still use it.
         let _ = fs::remove_dir(self.runs_dir().path());
@@ -327,6 +340,11 @@ fn remove_tree(path: &Path) -> anyhow::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(()),
         Err(error) => Err(error).with_context(|| format!("removing {}", path.display())),
     }
+}
+
+fn allow_group(dir: &Path, group: &str) -> anyhow::Result<()> {
+    venice_control::server::allow_group(dir, group)
+        .with_context(|| format!("opening {} to the group {group}", dir.display()))
 }
 
 #[cfg(test)]

@@ -161,8 +161,25 @@ impl Starter<'_> {
         Ok(dir)
     }
 
+    /// Returns the group that may use the rack besides its owner.
+    fn group(&self) -> Option<String> {
+        let of_root = || {
+            let group = || venice_monitor::MonitorConfig::default().socket_group;
+            rustix::process::geteuid().is_root().then(group)
+        };
+        self.record.socket_group.clone().or_else(of_root)
+    }
+
+    fn group_arguments(&self) -> impl Iterator<Item = String> {
+        let given = self.record.socket_group.clone();
+        given.into_iter().flat_map(|group| ["--socket-group".to_string(), group])
+    }
+
     async fn try_monitor(&mut self) -> anyhow::Result<()> {
         self.dir.create_process_dir("monitor")?;
+        if let Some(group) = self.group() {
+            self.dir.admit(&group)?;
+        }
         self.authority()?;
         let mut arguments = vec![
             "monitor".to_string(),
@@ -173,6 +190,7 @@ impl Starter<'_> {
             "--local-socket".to_string(),
             self.dir.monitor_socket_path().display().to_string(),
         ];
+        arguments.extend(self.group_arguments());
         if self.record.plain {
             arguments.push("--plain".to_string());
         }
@@ -203,7 +221,12 @@ impl Starter<'_> {
             self.record.agents[index].netns = Some(namespace);
         }
         let agent = &self.record.agents[index];
+        self.dir.create_process_dir(&agent.name)?;
+        if let Some(group) = self.group() {
+            self.dir.admit_to_process(&agent.name, &group)?;
+        }
         let socket = self.dir.shm_socket_path(&agent.name);
+        let helper = self.dir.helper_socket_path().display().to_string();
         remove_file(&socket)?;
         let mut arguments: Vec<String> = [
             ("--name", agent.name.clone()),
@@ -213,9 +236,12 @@ impl Starter<'_> {
             ("--shm-socket", socket.display().to_string()),
             ("--identity", self.certify(&agent.name)?.display().to_string()),
             ("--local-socket", "none".to_string()),
+            // Users of this machine page by the first node's agent.
+            ("--helper-socket", if index == 0 { helper } else { "none".to_string() }),
         ]
         .into_iter()
         .flat_map(|(flag, value)| [flag.to_string(), value])
+        .chain(self.group_arguments())
         .collect();
         if agent.is_router() {
             arguments.insert(0, "router".to_string());

@@ -5,6 +5,7 @@ use serde::Serialize;
 use venice_control::RefusedCounts;
 use venice_control::client::MonitorIdentity;
 use venice_fabric::LinkModel;
+use venice_recipient::local_rack::{self, FoundRack};
 use venice_recipient::runs::{CopiesRow, files};
 
 use super::process::Lives;
@@ -19,7 +20,7 @@ use venice_cli::terminal::{self, Align};
 /// `venice status`
 #[derive(Args, Debug)]
 pub struct StatusArgs {
-    /// Print an object: monitor, agents, runs, port, netns, run_dir
+    /// Print an object: monitor, used_monitor, agents, runs, port, netns, run_dir
     #[arg(long)]
     pub json: bool,
 }
@@ -28,6 +29,8 @@ pub struct StatusArgs {
 #[derive(Debug, Serialize)]
 struct Status {
     monitor: Option<MonitorStatus>,
+    /// Monitor Node of the rack that programs of this machine use, if it is not one of `venice up`.
+    used_monitor: Option<String>,
     agents: Vec<AgentStatus>,
     port: Option<PortKind>,
     netns: bool,
@@ -95,8 +98,20 @@ struct AgentStatus {
 pub fn execute(args: &StatusArgs) -> anyhow::Result<i32> {
     let dir = RunDir::locate()?;
     let Some(record) = Record::load(&dir)? else {
+        let used = local_rack::find().ok();
         if args.json {
-            terminal::say_json(&nothing(&dir))?;
+            let used = used.as_ref().map(|rack| rack.access.monitor.clone());
+            terminal::say_json(&Status { used_monitor: used, ..nothing(&dir) })?;
+        }
+        if let Some(FoundRack { access, source, .. }) = used {
+            if !args.json {
+                terminal::say(format!(
+                    "Programs of this machine use the rack whose Monitor Node is at {} (named by \
+                     {source}): `venice nodes` lists its nodes.",
+                    access.monitor
+                ))?;
+            }
+            return Ok(0);
         }
         terminal::remark(format!(
             "venice: no rack is up in {}: start one with `venice up`",
@@ -116,6 +131,7 @@ pub fn execute(args: &StatusArgs) -> anyhow::Result<i32> {
 fn nothing(dir: &RunDir) -> Status {
     Status {
         monitor: None,
+        used_monitor: None,
         agents: Vec::new(),
         port: None,
         netns: false,
@@ -150,6 +166,7 @@ fn gather(dir: &RunDir, record: &Record) -> Status {
     let agents = record.agents.iter().map(|agent| agent_status(dir, agent, register.as_ref()));
     Status {
         monitor: Some(monitor),
+        used_monitor: None,
         agents: agents.collect(),
         port: Some(record.port),
         netns: record.netns,

@@ -24,6 +24,7 @@ use crate::registry::block_on;
 use crate::waiting::Signals;
 use venice_cli::failure::Usage;
 use venice_cli::terminal;
+use venice_recipient::local_rack::{FoundRack, RackSource, find_of_machine, is_run_dir_set};
 
 /// Interval between checks of the signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(20);
@@ -92,12 +93,48 @@ pub struct UpArgs {
     /// nothing [default: 128MiB]
     #[arg(long, value_name = "SIZE", env = "VENICE_BUILD_CACHE")]
     pub build_cache: Option<ByteSize>,
+    /// Group that may use the rack besides its owner [default: venice, of root's racks]
+    #[arg(long, value_name = "GROUP", env = "VENICE_SOCKET_GROUP", value_parser = known_group)]
+    pub socket_group: Option<String>,
+    /// Start the rack although this machine's programs use another one
+    #[arg(long)]
+    pub beside: bool,
     /// TCP port of the Monitor Node [default: 7470, or another one if that is taken]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub monitor_port: Option<u16>,
     /// Settings of the Monitor Node.
     #[command(flatten)]
     pub settings: MonitorSettings,
+}
+
+/// Asks before a rack is started on a machine that belongs to another: its programs would use the new
+/// one from then on. A run directory that the environment names is asked for on purpose.
+fn check_no_other(args: &UpArgs) -> anyhow::Result<()> {
+    if args.beside || is_run_dir_set() {
+        return Ok(());
+    }
+    let (monitor, source) = match find_of_machine() {
+        Ok(FoundRack { source: RackSource::Record(_), .. }) | Err(_) => return Ok(()),
+        Ok(FoundRack { access, source, .. }) => (access.monitor, source),
+    };
+    let said = format!(
+        "this machine's programs use the rack whose Monitor Node is at {monitor} (named by {source}), and \
+         would use the new one"
+    );
+    match terminal::confirm(&format!("{said}. Start it?"))? {
+        Some(true) => Ok(()),
+        Some(false) => bail!("not started"),
+        None => bail!("{said}: repeat with --beside, or set a VENICE_RUN_DIR for the new one"),
+    }
+}
+
+/// Checks that the machine has a group.
+fn known_group(name: &str) -> Result<String, String> {
+    match nix::unistd::Group::from_name(name) {
+        Ok(Some(_)) => Ok(name.to_owned()),
+        Ok(None) => Err(format!("this machine has no such group: make it (groupadd {name})")),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Starts a rack, or restarts its dead processes.
@@ -111,6 +148,7 @@ pub fn execute(args: &UpArgs) -> anyhow::Result<i32> {
     }
     venice_cli::log::check()?;
     let dir = RunDir::locate()?;
+    check_no_other(args)?;
     let lock = dir.lock()?;
     // From the first file on: a signal must not leave a part of a rack.
     let signals = Signals::catch()?;
@@ -300,6 +338,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         topology: shape(&topology),
         source_routes: args.source_routes,
         build_cache: args.build_cache,
+        socket_group: args.socket_group.clone(),
         agents: agents.into_iter().chain(router).collect(),
     })
 }
@@ -477,6 +516,12 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
     if args.placement.is_some_and(|wanted| wanted != placement) {
         return Some(format!("with placement {placement}"));
     }
+    if args.socket_group.is_some() && args.socket_group != record.socket_group {
+        let is = record.socket_group.as_deref();
+        return Some(
+            is.map_or("without a --socket-group".into(), |it| format!("for the group {it}")),
+        );
+    }
     if let Some((flag, has)) = args.settings.difference(&record.monitor.settings) {
         return Some(format!("with {flag} {has}"));
     }
@@ -584,6 +629,8 @@ mod tests {
             offer: Vec::new(),
             lend_dax: Vec::new(),
             build_cache: None,
+            socket_group: None,
+            beside: false,
             monitor_port: None,
             settings: MonitorSettings::default(),
         }
@@ -621,6 +668,7 @@ mod tests {
             UpArgs { offer: vec!["nic:eth1".parse().unwrap()], ..asked() },
             UpArgs { monitor_port: Some(7471), ..asked() },
             UpArgs { build_cache: Some(ByteSize(0)), ..asked() },
+            UpArgs { socket_group: Some("staff".into()), ..asked() },
             UpArgs {
                 settings: MonitorSettings { reserve_ahead: Some(0.2), ..Default::default() },
                 ..asked()

@@ -36,7 +36,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use venice_control::Policy;
 use venice_fabric::parse_bandwidth;
 use venice_memory::paged::run_block::RunBlockMap;
-use venice_recipient::local_rack::access;
+use venice_recipient::local_rack::{access, use_helper};
 use venice_recipient::runs::{self, About, RefaultCounts, RunTime, budget};
 use venice_recipient::{
     AllocationSpec, Coding, Holding, Leases, Loan, MemorySpec, News, ReclaimTo, WriteBehind, home,
@@ -184,6 +184,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     if devices_only::applies_to(args) {
         return devices_only::execute(args, monitor, &program);
     }
+    use_helper();
     let local_bytes = local_bytes(args)?;
     check_amount(args.waiting.wait, args.remote.is_some())?;
     check_remote(args.remote)?;

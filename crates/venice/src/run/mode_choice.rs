@@ -104,7 +104,7 @@ impl<O: FnOnce() -> anyhow::Result<Option<String>>> Facts<O> {
     }
 }
 
-/// True if a pager of this user gets its userfaultfd.
+/// True if a pager of this user gets its userfaultfd, by a helper too.
 fn can_page() -> bool {
     Uffd::open().is_ok_and(|uffd| {
         sys::close(uffd.fd);

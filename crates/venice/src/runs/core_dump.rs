@@ -11,10 +11,10 @@ use anyhow::{Context, bail};
 use clap::Args;
 use signal_hook::consts::signal::{SIGINT, SIGTERM};
 use venice_memory::dump::{self, CoreSource, Written};
+use venice_recipient::runs::RunsDir;
 use venice_wire::{ByteSize, PAGE_BYTES};
 
 use super::registry;
-use crate::rack::RunDir;
 use venice_cli::terminal::{self, remark};
 
 /// Exit code of a core with pages missing.
@@ -33,8 +33,7 @@ pub struct CoreArgs {
 
 /// Writes the core.
 pub fn execute(args: &CoreArgs) -> anyhow::Result<i32> {
-    let dir = RunDir::locate()?;
-    let row = registry::find(&dir, args.pid)?;
+    let (dir, row) = registry::find(args.pid)?;
     let pid = if args.pid == row.run { row.pid } else { args.pid };
     let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("core.{pid}")));
     let out = create(&path)?;
@@ -77,7 +76,7 @@ fn create(path: &Path) -> anyhow::Result<File> {
     }
 }
 
-fn write(dir: &RunDir, (run, pid): (u32, u32), out: &File) -> anyhow::Result<Written> {
+fn write(dir: &RunsDir, (run, pid): (u32, u32), out: &File) -> anyhow::Result<Written> {
     let (image, mut far) = registry::far_pages(dir, run, pid)?;
     let is_interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

@@ -4,11 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use clap::Args;
-use venice_recipient::runs::{Answer, Question, RunRow, budget};
+use venice_recipient::runs::{Answer, Question, RunRow, RunsDir, budget};
 use venice_wire::ByteSize;
 
 use super::registry;
-use crate::rack::RunDir;
 use venice_cli::failure::Usage;
 use venice_cli::terminal;
 
@@ -38,8 +37,7 @@ pub struct LimitArgs {
 pub fn execute(args: &LimitArgs) -> anyhow::Result<i32> {
     let local_bytes = args.local.0;
     budget::check(local_bytes)?.map_err(Usage)?;
-    let dir = RunDir::locate()?;
-    let before = registry::find(&dir, args.pid)?;
+    let (dir, before) = registry::find(args.pid)?;
     let row = answered(&before, registry::ask(&dir, before.run, Question::Limit(local_bytes))?)?;
     // Memory mapped by a window does not leave.
     let row = if args.no_wait || row.mode == "window" { row } else { watch(&dir, row)? };
@@ -67,7 +65,7 @@ fn answered(of: &RunRow, answer: Option<Answer>) -> anyhow::Result<RunRow> {
 }
 
 /// Waits while pages leave, with a progress bar.
-fn watch(dir: &RunDir, mut row: RunRow) -> anyhow::Result<RunRow> {
+fn watch(dir: &RunsDir, mut row: RunRow) -> anyhow::Result<RunRow> {
     let over = |row: &RunRow| row.resident_bytes.saturating_sub(row.local_bytes);
     let (at_first, mut least) = (over(&row), over(&row));
     let bar = terminal::progress(at_first >> 20, "leaving, MiB");

@@ -31,6 +31,7 @@ pub const HELP_PS: &str = "\
 EXAMPLES:
   venice ps
   watch venice ps
+  venice ps --all                             as root: the programs of all users
   venice ps --json | jq '.[] | {pid, resident_bytes, remote_bytes, fault_p99_us}'
   venice ps --json | jq '.[].devices[] | {node, busy_ratio, in_bytes, out_bytes, commands}'
 
@@ -43,8 +44,8 @@ BUSY is the share of the last five seconds in which the device had something to 
 bytes sent to it and received, COMMANDS what it carried out; a dash: its donor does not know.
 With the library, RESIDENT and LOCAL are of all its arrays together, and all memory accessed by offset
 is remote. Fault rate and times are of the last five seconds; with --mode swap the rate counts pages
-read back by the kernel, and the times are those of the device's requests since the run began. Only
-runs of this run directory are listed (VENICE_RUN_DIR).";
+read back by the kernel, and the times are those of the device's requests since the run began. Runs are
+listed from the run directory (VENICE_RUN_DIR), or the user's own directory in a rack of another user's.";
 
 /// Text below `venice limit --help`.
 pub const HELP_LIMIT: &str = "\

@@ -1,20 +1,24 @@
 //! `venice ps`: the programs that run on borrowed memory, and the devices granted to programs.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 
+use anyhow::bail;
 use clap::Args;
 use venice_control::GrantRow;
 use venice_recipient::runs::{RunDevice, RunRow, total_bytes};
 
 use super::registry;
 use crate::listing;
-use crate::rack::RunDir;
 use crate::registry::{block_on, connect};
 use venice_cli::terminal::{self, Align, remark};
 
 /// `venice ps`
 #[derive(Args, Debug)]
 pub struct PsArgs {
+    /// List the programs of all users, with their users (root only)
+    #[arg(long)]
+    all: bool,
     /// Print a list of objects; bytes, seconds and microseconds are numbers
     #[arg(long)]
     json: bool,
@@ -22,14 +26,36 @@ pub struct PsArgs {
 
 /// Lists the runs.
 pub fn execute(args: &PsArgs) -> anyhow::Result<i32> {
-    let mut rows = registry::rows(&RunDir::locate()?)?;
+    let mut rows = if args.all { rows_of_all()? } else { registry::rows(&registry::own()?)? };
     fill_usage(&mut rows);
+    for row in &mut rows {
+        row.user = user_of(row.run);
+    }
     if args.json {
         terminal::say_json(&rows)?;
     } else {
-        terminal::say(table(&rows))?;
+        terminal::say(table(&rows, args.all))?;
     }
     Ok(0)
+}
+
+fn rows_of_all() -> anyhow::Result<Vec<RunRow>> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("--all needs root: the programs of other users are theirs");
+    }
+    let mut rows = Vec::new();
+    for dir in registry::controlled()? {
+        rows.extend(registry::rows(&dir)?);
+    }
+    rows.sort_by_key(|row| row.run);
+    Ok(rows)
+}
+
+/// Returns the name of a process's user, or the number of one without a name; empty if it has ended.
+fn user_of(pid: u32) -> String {
+    let Ok(found) = std::fs::metadata(format!("/proc/{pid}")) else { return String::new() };
+    let user = nix::unistd::User::from_uid(found.uid().into()).ok().flatten();
+    user.map_or_else(|| found.uid().to_string(), |user| user.name)
 }
 
 /// Fills in the usage of devices, as their Monitor Nodes have it. One that does not answer is
@@ -87,8 +113,8 @@ fn devices_table(rows: &[RunRow]) -> String {
     terminal::table(&columns, lines.collect())
 }
 
-fn table(rows: &[RunRow]) -> String {
-    let columns = [
+fn table(rows: &[RunRow], with_users: bool) -> String {
+    let mut columns = vec![
         ("run", Align::Right),
         ("pid", Align::Right),
         ("mode", Align::Left),
@@ -105,13 +131,17 @@ fn table(rows: &[RunRow]) -> String {
         ("donors", Align::Left),
         ("command", Align::Left),
     ];
+    if with_users {
+        columns.insert(0, ("user", Align::Left));
+    }
     let has_budget = |row: &RunRow, bytes| match row.mode.as_str() {
         "devices" => "-".to_owned(),
         _ => terminal::bytes(bytes),
     };
     let micros = |us: Option<f64>| us.map_or("-".to_owned(), |us| format!("{us:.1} µs"));
     let line = |row: &RunRow| {
-        vec![
+        let user = with_users.then(|| row.user.clone());
+        let cells = [
             row.run.to_string(),
             row.pid.to_string(),
             row.mode.clone(),
@@ -127,7 +157,8 @@ fn table(rows: &[RunRow]) -> String {
             terminal::seconds(row.age_s),
             donors(row),
             row.command.clone(),
-        ]
+        ];
+        user.into_iter().chain(cells).collect()
     };
     let table = terminal::table(&columns, rows.iter().map(line).collect());
     let missing = rows.iter().filter_map(|row| Some((row.run, row.missing.as_ref()?)));

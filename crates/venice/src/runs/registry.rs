@@ -1,14 +1,16 @@
-//! Finds the runs: the status sockets in the run directory.
+//! Finds the runs: the status sockets in the directories of runs.
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use venice_recipient::runs::conversation::{self, ConversationError};
 use venice_recipient::runs::{
-    ANOTHER_USERS, Answer, FarPages, Identity, Question, RunRow, state_of,
+    ANOTHER_USERS, Answer, FarPages, Identity, Question, RunRow, RunsDir, state_of,
 };
 
 use crate::rack::RunDir;
@@ -19,8 +21,22 @@ const ROW_WITHIN: Duration = Duration::from_secs(5);
 /// Timeout of a change of budget: with --mode swap the kernel moves the pages first.
 const LIMIT_WITHIN: Duration = Duration::from_secs(300);
 
-/// Returns the living runs of this run directory. A run that does not answer is reported on stderr.
-pub fn rows(dir: &RunDir) -> anyhow::Result<Vec<RunRow>> {
+/// Returns the directory of this user's runs.
+pub fn own() -> anyhow::Result<RunsDir> {
+    Ok(RunDir::locate()?.runs_dir())
+}
+
+/// Returns the directories of the runs that this user may control: all users' for root.
+pub fn controlled() -> anyhow::Result<Vec<RunsDir>> {
+    let own = own()?;
+    let is_root = rustix::process::geteuid().is_root();
+    let others = if is_root { RunsDir::of_all_users() } else { Vec::new() };
+    let others: Vec<_> = others.into_iter().filter(|dir| *dir != own).collect();
+    Ok([vec![own], others].concat())
+}
+
+/// Returns the living runs of a directory. A run that does not answer is reported on stderr.
+pub fn rows(dir: &RunsDir) -> anyhow::Result<Vec<RunRow>> {
     let mut rows = Vec::new();
     for pid in supervisors(dir)? {
         match ask(dir, pid, Question::Row) {
@@ -34,16 +50,20 @@ pub fn rows(dir: &RunDir) -> anyhow::Result<Vec<RunRow>> {
 }
 
 /// Asks the run with the supervisor `pid`; `None` if it has ended.
-pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<Answer>> {
-    let path = dir.runs_dir().socket_path(pid);
+pub fn ask(dir: &RunsDir, pid: u32, question: Question) -> anyhow::Result<Option<Answer>> {
+    let path = dir.socket_path(pid);
+    // Another user may have put anything there.
+    if fs::symlink_metadata(&path).is_ok_and(|found| !found.file_type().is_socket()) {
+        return Ok(None);
+    }
     if path.exists() && is_stopped(pid) {
         bail!("it is stopped: continue it (`fg`, or `kill -CONT {pid}`)");
     }
     let stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            // The supervisor was killed: remove its socket.
-            let _ = fs::remove_file(&path);
+            // The supervisor was killed.
+            sweep(dir, &path);
             return Ok(None);
         }
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -61,7 +81,7 @@ pub fn ask(dir: &RunDir, pid: u32, question: Question) -> anyhow::Result<Option<
         // A forked child may have inherited the open socket of an ended supervisor, and does not
         // answer.
         Err(ConversationError::Silent) if !Identity::of(pid).is_some_and(Identity::exists) => {
-            let _ = fs::remove_file(&path);
+            sweep(dir, &path);
             Ok(None)
         }
         answer => Ok(answer?),
@@ -73,31 +93,37 @@ pub fn is_stopped(pid: u32) -> bool {
     matches!(state_of(pid), Some('T' | 't'))
 }
 
-/// Checks that the runs of this run directory can be listed.
-pub fn check(dir: &RunDir) -> anyhow::Result<()> {
-    supervisors(dir).map(drop)
+/// Removes the socket of a run that has ended, in a directory of this user's.
+fn sweep(dir: &RunsDir, socket: &Path) {
+    if dir.is_own() {
+        let _ = fs::remove_file(socket);
+    }
 }
 
-/// Finds the run that `pid` names. A desk that cannot be asked is an error only if `pid` names its
-/// run directly.
-pub fn find(dir: &RunDir, pid: u32) -> anyhow::Result<RunRow> {
-    check(dir)?;
-    let named = ask(dir, pid, Question::Row).with_context(|| format!("run {pid}"))?;
-    match named {
-        Some(Answer::Row(row)) => return Ok(*row),
-        Some(Answer::Refused(why)) => bail!("run {pid}: {why}"),
-        Some(Answer::Core(_)) | None => {}
+/// Finds the run that `pid` names, and its directory. A socket that does not answer is an error only
+/// if `pid` names its run directly.
+pub fn find(pid: u32) -> anyhow::Result<(RunsDir, RunRow)> {
+    let dirs = controlled()?;
+    for dir in &dirs {
+        supervisors(dir)?;
+        match ask(dir, pid, Question::Row).with_context(|| format!("run {pid}"))? {
+            Some(Answer::Row(row)) => return Ok((dir.clone(), *row)),
+            Some(Answer::Refused(why)) => bail!("run {pid}: {why}"),
+            Some(Answer::Core(_)) | None => {}
+        }
     }
-    let found = rows(dir)?.into_iter().find(|row| row.has(pid));
-    found.with_context(|| {
-        format!("process {pid} is not a program on borrowed memory: see `venice ps`")
-    })
+    for dir in dirs {
+        if let Some(row) = rows(&dir)?.into_iter().find(|row| row.has(pid)) {
+            return Ok((dir, row));
+        }
+    }
+    bail!("process {pid} is not a program on borrowed memory: see `venice ps`")
 }
 
 /// Opens the far pages of the process `pid` of a run. Returns the address of the header of its
 /// pager's tables, if a pager serves it, and the connection for its far pages.
-pub fn far_pages(dir: &RunDir, run: u32, pid: u32) -> anyhow::Result<(Option<u64>, FarPages)> {
-    let path = dir.runs_dir().socket_path(run);
+pub fn far_pages(dir: &RunsDir, run: u32, pid: u32) -> anyhow::Result<(Option<u64>, FarPages)> {
+    let path = dir.socket_path(run);
     let stream = UnixStream::connect(&path).with_context(|| format!("run {run} has ended"))?;
     let answer = conversation::ask_and_go_on(stream, &Question::Core(pid), Some(ROW_WITHIN))?;
     match answer {
@@ -108,16 +134,17 @@ pub fn far_pages(dir: &RunDir, run: u32, pid: u32) -> anyhow::Result<(Option<u64
 }
 
 /// Returns the process ids of all status sockets, in order.
-fn supervisors(dir: &RunDir) -> anyhow::Result<Vec<u32>> {
-    let folder = dir.runs_dir();
-    let entries = match fs::read_dir(folder.path()) {
+fn supervisors(dir: &RunsDir) -> anyhow::Result<Vec<u32>> {
+    let entries = match fs::read_dir(dir.path()) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => bail!(
             "the programs of {} belong to another user: run this as that user or as root",
             dir.path().display()
         ),
-        Err(error) => return Err(dir.refusal(folder.path(), &error)),
+        Err(error) => {
+            return Err(error).with_context(|| format!("reading {}", dir.path().display()));
+        }
     };
     let pid = |name: &str| name.strip_suffix(".sock")?.parse::<u32>().ok();
     let names = entries.flatten().map(|entry| entry.file_name());
@@ -133,17 +160,17 @@ mod tests {
     #[test]
     fn dead_sockets_are_swept() {
         let folder = tempfile::tempdir().unwrap();
-        let dir = RunDir::at(folder.path());
+        let dir = RunsDir::of(folder.path());
         assert!(rows(&dir).unwrap().is_empty(), "no folder, no runs");
-        dir.runs_dir().create().unwrap();
-        let desk = dir.runs_dir().socket_path(17);
+        dir.create().unwrap();
+        let desk = dir.socket_path(17);
         // A listener that is gone leaves its socket.
         drop(conversation::listen(&desk).unwrap());
-        fs::write(dir.runs_dir().path().join("17.json"), "{}").unwrap();
-        fs::write(dir.runs_dir().path().join("x.sock"), "").unwrap();
+        fs::write(dir.path().join("17.json"), "{}").unwrap();
+        fs::write(dir.path().join("x.sock"), "").unwrap();
         assert_eq!(supervisors(&dir).unwrap(), [17]);
         assert!(rows(&dir).unwrap().is_empty());
         assert!(!desk.exists(), "it is swept");
-        assert_eq!(fs::read_dir(dir.runs_dir().path()).unwrap().count(), 2);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 }

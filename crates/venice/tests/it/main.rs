@@ -14,6 +14,7 @@ mod devices;
 mod drain;
 mod forecast;
 mod full_disk;
+mod hosts;
 mod identity;
 mod last_release;
 mod mailboxes;

@@ -46,6 +46,7 @@ mod shared_files;
 mod tools;
 mod trends;
 mod unmanaged;
+mod users;
 mod web_server;
 mod window;
 mod window_moves;

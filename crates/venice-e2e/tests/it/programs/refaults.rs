@@ -59,7 +59,7 @@ fn run_without_paging(program: &Command) -> Outcome {
     command.args(["--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]);
     command.arg(run.get_program()).args(run.get_args()).arg("--").arg(program.get_program());
     command.args(program.get_args()).env("VENICE_RUN_DIR", rack.run_dir());
-    command.env_remove("VENICE_MONITOR");
+    command.env("VENICE_HELPER_SOCKET", "none").env_remove("VENICE_MONITOR");
     Running::spawn(command, true).finish(PROGRAM_LIMIT)
 }
 

@@ -1,0 +1,112 @@
+//! `venice helper`, which lets ordinary users page; an agent that may do so does it too.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use nix::unistd::{Gid, Group};
+use venice_cli::log::start_log;
+use venice_memory::paged::helper::{Helper, check_privileges};
+use venice_recipient::local_rack::{HELPER_SOCKET, SERVICE_HELPER_DIR};
+
+use super::local_socket::{check_socket_dir, make_socket_dir};
+use super::run_daemon;
+
+/// `venice helper`
+#[derive(Args, Debug)]
+pub struct HelperArgs {
+    /// Socket for programs of this machine [default: /run/venice-helper/helper.sock]
+    #[arg(long, value_name = "PATH", env = "VENICE_HELPER_SOCKET")]
+    socket: Option<PathBuf>,
+    /// Group allowed at that socket
+    #[arg(long, value_name = "GROUP", default_value = "venice", env = "VENICE_SOCKET_GROUP")]
+    socket_group: String,
+}
+
+/// Serves until it is stopped.
+pub fn execute(args: &HelperArgs) -> anyhow::Result<i32> {
+    start_log()?;
+    let path = match &args.socket {
+        Some(path) => {
+            check_socket_dir(path)?;
+            path.clone()
+        }
+        None => Path::new(SERVICE_HELPER_DIR).join(HELPER_SOCKET),
+    };
+    make_socket_dir(Some(&path))?;
+    if let Err(errno) = check_privileges() {
+        bail!(
+            "this process may not let others page ({errno}): run it as root, or with \
+             CAP_SYS_PTRACE and /dev/userfaultfd (Linux 6.8 or newer)"
+        );
+    }
+    let helper = HelperThread::start(&path, &args.socket_group)
+        .with_context(|| format!("cannot listen at {}", path.display()))?;
+    tracing::info!(socket = %path.display(), group = args.socket_group, "letting users page");
+    run_daemon(
+        || {},
+        async |shutdown| {
+            shutdown.await;
+            Ok(())
+        },
+    )
+    .inspect(|_| drop(helper))
+}
+
+/// A helper in a thread of this process. Dropping it ends it.
+pub struct HelperThread {
+    /// Closed to stop the thread.
+    stop: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HelperThread {
+    fn start(path: &Path, group: &str) -> io::Result<HelperThread> {
+        let helper = Helper::bind(path, group_id(group))?;
+        let (until, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let serve = move || {
+            if let Err(error) = helper.serve(until.as_fd()) {
+                tracing::error!(%error, "users of this machine can no longer page");
+            }
+        };
+        let thread = std::thread::Builder::new().name("helper".into()).spawn(serve)?;
+        Ok(HelperThread { stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Starts one if this process may let others page.
+    pub fn start_if_allowed(path: &Path, group: &str) -> Option<HelperThread> {
+        if let Err(errno) = check_privileges() {
+            tracing::info!(%errno, "users page by `venice helper`: this agent may not let them");
+            return None;
+        }
+        HelperThread::start(path, group)
+            .inspect_err(|error| {
+                tracing::warn!(socket = %path.display(), %error, "users of this machine cannot page");
+            })
+            .ok()
+    }
+}
+
+impl Drop for HelperThread {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The id of a group; `None`: the machine has no such group.
+fn group_id(name: &str) -> Option<Gid> {
+    let found = Group::from_name(name).inspect_err(|error| {
+        tracing::warn!(%error, "looking for the group {name}");
+    });
+    let group = found.ok().flatten();
+    if group.is_none() {
+        tracing::info!("no group {name} on this machine");
+    }
+    group.map(|group| group.gid)
+}
