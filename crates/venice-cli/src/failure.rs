@@ -10,6 +10,24 @@ pub const EXIT_FAILURE: i32 = 1;
 /// Exit code of a usage error.
 pub const EXIT_USAGE: i32 = 2;
 
+/// Exit codes of a command that runs a program, if the program was not run or did not end by itself;
+/// those of env(1), nohup(1) and timeout(1): the command failed, the program cannot be executed, there is
+/// no such program.
+pub const EXIT_RUNNER: i32 = 125;
+const EXIT_NOT_EXECUTABLE: i32 = 126;
+const EXIT_NOT_FOUND: i32 = 127;
+
+/// The reason why a program cannot be started, for users.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// There is none of that name.
+    #[error("program {0}")]
+    NotFound(String),
+    /// It cannot be executed.
+    #[error("{0}")]
+    NotExecutable(String),
+}
+
 /// Marks an error as the caller's mistake: bad flags, unparsable sizes, a bad configuration file.
 /// Any other error is a failure.
 #[derive(Debug)]
@@ -37,6 +55,16 @@ pub fn report(error: &anyhow::Error) -> i32 {
     // The message is lost when stderr itself is closed.
     let _ = writeln!(io::stderr(), "venice: {}", one_line(&format!("{error:#}")));
     if error.chain().any(|cause| cause.is::<Usage>()) { EXIT_USAGE } else { EXIT_FAILURE }
+}
+
+/// Prints `error` as [`report`] does; returns the exit code of a command that runs a program.
+pub fn report_of_runner(error: &anyhow::Error) -> i32 {
+    report(error);
+    match error.chain().find_map(|cause| cause.downcast_ref::<ProgramError>()) {
+        Some(ProgramError::NotFound(_)) => EXIT_NOT_FOUND,
+        Some(ProgramError::NotExecutable(_)) => EXIT_NOT_EXECUTABLE,
+        None => EXIT_RUNNER,
+    }
 }
 
 /// Prints clap's message like every other error: help and version on stdout unchanged, a mistake as
@@ -133,6 +161,15 @@ mod tests {
         let error = anyhow::Error::new(Usage("no".into())).context("reading a.toml");
         assert_eq!(report(&error), EXIT_USAGE);
         assert_eq!(report(&anyhow::anyhow!("gone")), EXIT_FAILURE);
+    }
+
+    #[test]
+    fn runners_codes_name_the_cause() {
+        let missing = anyhow::Error::new(ProgramError::NotFound("x not found".into()));
+        assert_eq!(report_of_runner(&missing.context("starting")), EXIT_NOT_FOUND);
+        let data = ProgramError::NotExecutable("x is not executable".into());
+        assert_eq!(report_of_runner(&data.into()), EXIT_NOT_EXECUTABLE);
+        assert_eq!(report_of_runner(&Usage("no".into()).into()), EXIT_RUNNER);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use venice_cli::failure::Usage;
+use venice_cli::failure::{EXIT_RUNNER, Usage};
 use venice_cli::{failure, help, manual, numbers};
 use venice_measure::demo;
 
@@ -173,9 +173,34 @@ pub fn main() -> i32 {
     let parsed = help::with_flowing_text(numbers::with_signs(Cli::command())).try_get_matches();
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) => return failure::report_clap(&error, numbers::unknown_flag(&error)),
+        Err(error) => {
+            let code = failure::report_clap(&error, numbers::unknown_flag(&error));
+            return if code != 0 && would_run_program(&arguments) { EXIT_RUNNER } else { code };
+        }
     };
-    execute(&cli).unwrap_or_else(|error| failure::report(&error))
+    execute(&cli).unwrap_or_else(|error| match cli.command.runs_program() {
+        true => failure::report_of_runner(&error),
+        false => failure::report(&error),
+    })
+}
+
+/// True if arguments that are wrong are those of a command that runs a program.
+fn would_run_program(arguments: &[OsString]) -> bool {
+    let is_value = |at: usize| at > 0 && arguments[at - 1] == "--monitor";
+    let is_name = |(at, word): &(usize, &OsString)| {
+        !word.to_string_lossy().starts_with('-') && !is_value(*at)
+    };
+    let name = arguments.iter().enumerate().find(is_name).map(|(_, word)| word);
+    let has_command = || arguments.iter().any(|word| word == "--");
+    name.is_some_and(|name| name == "run" || (name == "get" && has_command()))
+}
+
+impl Command {
+    /// True if the command's exit code is that of a program which it runs.
+    fn runs_program(&self) -> bool {
+        let is_run = matches!(self, Command::Run(args) if args.runs_program());
+        is_run || matches!(self, Command::Get(args) if args.runs_program())
+    }
 }
 
 fn execute(cli: &Cli) -> anyhow::Result<i32> {

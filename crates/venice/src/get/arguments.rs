@@ -80,6 +80,11 @@ impl GetArgs {
         &self.command
     }
 
+    /// True if a program is to be run.
+    pub fn runs_program(&self) -> bool {
+        !self.command.is_empty() && !self.dry_run
+    }
+
     /// True if JSON is printed.
     pub fn json(&self) -> bool {
         self.json

@@ -11,7 +11,7 @@ use super::Heard;
 use crate::client_drivers::{Installed, Source};
 use crate::granted::{GrantedRow, environment, watch};
 use crate::run::{Child, Ended, find_program};
-use venice_cli::failure::EXIT_FAILURE;
+use venice_cli::failure::EXIT_RUNNER;
 
 /// A command ready to start.
 pub struct Command {
@@ -76,6 +76,6 @@ impl Outcome {
     /// Returns the command's exit code, or a failure if a grant was lost. If a signal ended the
     /// command, the same signal ends this process.
     pub fn pass_on(&self) -> i32 {
-        if self.is_lost { EXIT_FAILURE } else { self.ended.pass_on() }
+        if self.is_lost { EXIT_RUNNER } else { self.ended.pass_on() }
     }
 }

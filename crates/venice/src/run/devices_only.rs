@@ -13,7 +13,7 @@ use super::mode_choice::AskedMode;
 use super::{Faults, RunArgs, shown};
 use crate::runs::{DevicesOnly, open_desk};
 use crate::{plan, rack};
-use venice_cli::failure::EXIT_FAILURE;
+use venice_cli::failure::EXIT_RUNNER;
 use venice_cli::terminal::remark;
 
 /// Options that say something about memory. With one of them a run borrows memory, devices or not.
@@ -78,7 +78,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>, program: &Path) -> anyhow:
     if args.stats {
         remark("venice: no memory was borrowed (--remote borrows some)");
     }
-    Ok(if has_lost_device { EXIT_FAILURE } else { ended.pass_on() })
+    Ok(if has_lost_device { EXIT_RUNNER } else { ended.pass_on() })
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ use crate::waiting::{WaitArgs, borrow, check_amount, told};
 use devices::{DeviceWatch, Devices};
 use mode_choice::{AskedMode, ModeChoice};
 use page_sizes::PageSizes;
-use venice_cli::failure::{EXIT_FAILURE, Usage};
+use venice_cli::failure::{EXIT_RUNNER, Usage};
 use venice_cli::terminal::remark;
 
 /// Most copies: the slots of a run block.
@@ -174,6 +174,13 @@ fn read_ahead(text: &str) -> Result<u32, String> {
             Ok(pages) if pages <= READ_AHEAD_PAGES => Ok(pages),
             _ => Err(format!("write on, off or a number of pages up to {READ_AHEAD_PAGES}")),
         },
+    }
+}
+
+impl RunArgs {
+    /// True if a program is to be run.
+    pub fn runs_program(&self) -> bool {
+        !self.dry_run
     }
 }
 
@@ -302,7 +309,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     if args.strict && is_much && ended.is_success() {
         return Err(unmanaged::strict_error(&most_unmanaged));
     }
-    Ok(if has_lost_device { EXIT_FAILURE } else { ended.pass_on() })
+    Ok(if has_lost_device { EXIT_RUNNER } else { ended.pass_on() })
 }
 
 fn tell(news: News) {

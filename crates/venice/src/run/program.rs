@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use venice_cli::failure::usage;
+use venice_cli::failure::{ProgramError, usage};
 
 /// The loader of the C library the shim is built for.
 const LOADER: &str = "ld-linux-x86-64.so.2";
@@ -23,13 +23,14 @@ pub fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
     if shown.contains('/') {
         let path = PathBuf::from(name);
         if !path.exists() {
-            bail!("program {shown} not found: check the path");
+            return Err(ProgramError::NotFound(format!("{shown} not found: check the path")).into());
         }
+        let unfit = |why: &str| Err(ProgramError::NotExecutable(format!("{shown} {why}")).into());
         if path.is_dir() {
-            bail!("{shown} is a directory: name a program");
+            return unfit("is a directory: name a program");
         }
         if !is_executable(&path) {
-            bail!("{shown} is not executable: check its permissions");
+            return unfit("is not executable: check its permissions");
         }
         return Ok(path);
     }
@@ -40,8 +41,8 @@ pub fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
             "there is no option {shown}, and no program of that name: see `venice run --help`"
         )));
     }
-    found
-        .with_context(|| format!("program {shown} not found in PATH: install it, or give its path"))
+    let missing = || format!("{shown} not found in PATH: install it, or give its path");
+    found.ok_or_else(|| ProgramError::NotFound(missing()).into())
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -74,7 +75,8 @@ fn check_elf(path: &Path, head: &[u8]) -> anyhow::Result<()> {
     let shown = path.display();
     const ELF64_LITTLE: &[u8] = b"\x7fELF\x02\x01";
     if !head.starts_with(ELF64_LITTLE) {
-        bail!("{shown} is neither a 64-bit ELF program nor a script: Venice cannot run it");
+        let why = "is neither a 64-bit ELF program nor a script: Venice cannot run it";
+        return Err(ProgramError::NotExecutable(format!("{shown} {why}")).into());
     }
     match loader(head) {
         Some(loader) if loader.ends_with(LOADER) => Ok(()),

@@ -143,7 +143,9 @@ fn supervisors(dir: &RunsDir) -> anyhow::Result<Vec<u32>> {
             dir.path().display()
         ),
         Err(error) => {
-            return Err(error).with_context(|| format!("reading {}", dir.path().display()));
+            let path = dir.path().display();
+            return Err(error)
+                .with_context(|| format!("reading {path} (set VENICE_RUN_DIR for another)"));
         }
     };
     let pid = |name: &str| name.strip_suffix(".sock")?.parse::<u32>().ok();

@@ -76,14 +76,14 @@ fn accelerators_need_no_memory() {
     assert_eq!(said.out, "accelerator:node2:\n");
     let said = run(&["--with", "accelerator:fast", "--stats"]).expect(7);
     assert!(said.err.contains("no memory was borrowed"), "{said:?}");
-    let said = run(&["--accelerators", "1", "--accel-needs", "slow"]).expect(1);
+    let said = run(&["--accelerators", "1", "--accel-needs", "slow"]).expect(125);
     assert!(said.complaint().contains("cannot \"slow\""), "{said:?}");
-    let said = run(&["--accelerators", "3"]).expect(1);
+    let said = run(&["--accelerators", "3"]).expect(125);
     assert!(said.complaint().contains("no 3 accelerators"), "{said:?}");
     let plan = run(&["--accelerators", "2", "--dry-run", "--json"]).expect(0).json();
     assert_eq!((&plan["memory"], plan["devices"].as_array().unwrap().len()), (&Value::Null, 1));
-    run(&["--accel-needs", "fast"]).expect(2);
-    run(&["--accelerators", "1", "--accel-needs", "fast,"]).expect(2);
+    run(&["--accel-needs", "fast"]).expect(125);
+    run(&["--accelerators", "1", "--accel-needs", "fast,"]).expect(125);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn lost_accelerator_ends_program() {
     wait_until("it runs", || exists(mark.as_ref()));
     assert_eq!(kinds(&place), ["accelerator"]);
     kill(host_pids(&place, "node2")[2]);
-    assert_eq!(wait(&mut running.0, &["run"]).code(), Some(1));
+    assert_eq!(wait(&mut running.0, &["run"]).code(), Some(125));
     let said = fs::read_to_string(place.file("running.log")).unwrap();
     assert!(said.contains("emulated of node2: its service has ended"), "{said}");
 }
@@ -121,7 +121,7 @@ fn loader_finds_granted_platform() {
     let words = ["run", "--accelerators", "1", "--", "true"];
     let mut command = with_drivers(&place, &words);
     command.env("VENICE_OPENCL", "/nowhere/driver.so");
-    let said = finish(command, &words).expect(1);
+    let said = finish(command, &words).expect(125);
     assert!(said.complaint().contains("set VENICE_OPENCL"), "{said:?}");
 }
 

@@ -52,12 +52,18 @@ fn usage_error_is_one_line() {
         &["completions", "cobol"],
     ];
     for words in mistakes {
-        let said = place.venice(words).expect(2);
+        let said = place.venice(words).expect(code_of_mistake(words));
         assert_eq!(said.err.lines().count(), 1, "{words:?}: {}", said.err);
         said.complaint();
         assert!(said.out.is_empty(), "{words:?}: {}", said.out);
     }
     assert!(!place.run_dir().exists(), "a mistake makes no run directory");
+}
+
+/// A command that runs a program has another code for its mistakes.
+fn code_of_mistake(words: &[&str]) -> i32 {
+    let runs = words[0] == "run" || (words[0] == "get" && words.contains(&"--"));
+    if runs { 125 } else { 2 }
 }
 
 /// A mistake that only the Monitor Node can detect is a usage error too.
@@ -115,7 +121,7 @@ fn usage_errors_name_the_value() {
         (&["run", "--node", " ", "--", "true"], "empty name"),
     ];
     for (words, what) in told {
-        let said = place.venice(words).expect(2);
+        let said = place.venice(words).expect(code_of_mistake(words));
         assert!(said.err.contains(what), "{words:?}: {}", said.err);
         assert!(!said.err.contains("unexpected argument"), "{words:?}: {}", said.err);
     }
@@ -149,7 +155,7 @@ fn invalid_variable_is_named() {
 fn missing_rack_precedes_port_errors() {
     let place = Place::new();
     for flags in [["--mode", "window"], ["--faults", "in-thread"], ["--page-size", "2m"]] {
-        let said = place.venice(&[&["run"], &flags[..], &["--", "true"]].concat()).expect(1);
+        let said = place.venice(&[&["run"], &flags[..], &["--", "true"]].concat()).expect(125);
         assert!(said.complaint().contains("start a rack with `venice up`"), "{}", said.err);
     }
 }

@@ -108,7 +108,8 @@ fn pool_node_programs_are_refused() {
         &["place", "16MiB"],
         &run,
     ] {
-        let said = own.venice(&[&["--monitor", &addr], words].concat()).expect(1);
+        let code = if words[0] == "place" { 1 } else { 125 };
+        let said = own.venice(&[&["--monitor", &addr], words].concat()).expect(code);
         assert!(said.complaint().contains("pool1 is a pool node"), "{words:?}: {}", said.err);
     }
     place.venice(&[&["--monitor", &addr], &run[..]].concat()).expect(0);

@@ -65,7 +65,7 @@ fn device_grant_is_exclusive() {
     assert_eq!((&grant["kind"], &grant["state"]), (&"accelerator".into(), &"committed".into()));
     assert_eq!((&grant["address"], &grant["purpose"]), (&"/dev/zero".into(), &"spectra".into()));
     assert_eq!(resource(&place, "accelerator")["available"], false);
-    let refused = place.venice(&["get", "accelerator", "--", "true"]).expect(1);
+    let refused = place.venice(&["get", "accelerator", "--", "true"]).expect(125);
     assert!(refused.complaint().contains("node2 /dev/zero: granted"), "{refused:?}");
     assert_eq!(ended(first, Signal::INT), Some(0));
     assert_eq!(grants(&place), Vec::<Value>::new());
@@ -74,8 +74,8 @@ fn device_grant_is_exclusive() {
     let said = place.venice(&["get", "accelerator", "--", "sh", "-c", echo]).expect(7);
     assert!(said.out.ends_with("accelerator node2 /dev/zero\n"), "{said:?}");
     let wrong = place.venice(&["get", "accelerator:cuda", "--", "true"]);
-    assert!(wrong.expect(1).complaint().contains("cannot \"cuda\""));
-    let none = place.venice(&["get", "nic", "--", "true"]).expect(1);
+    assert!(wrong.expect(125).complaint().contains("cannot \"cuda\""));
+    let none = place.venice(&["get", "nic", "--", "true"]).expect(125);
     assert!(none.complaint().contains("no node offers any"), "{none:?}");
     place.venice(&["get", "gpu"]).expect(2);
 }
@@ -101,7 +101,7 @@ fn storage_is_granted_by_size() {
     let place = rack();
     let five = holder(&place, &["get", "storage=5MiB"]);
     assert_eq!(resource(&place, "storage")["free_bytes"], 3 << 20);
-    let refused = place.venice(&["get", "storage=4MiB", "--", "true"]).expect(1);
+    let refused = place.venice(&["get", "storage=4MiB", "--", "true"]).expect(125);
     assert!(refused.complaint().contains("3MiB are left"), "{refused:?}");
     let said = place.venice(&["get", "storage=3MiB", "--json", "--", "true"]).expect(0);
     let got = &said.json()[0];
@@ -129,13 +129,13 @@ fn vanished_device_is_not_granted() {
     let row = resource(&place, "storage");
     assert_eq!(row["health"], "it is no longer there");
     assert_eq!(row["available"], false);
-    let refused = place.venice(&["get", "storage=1MiB", "--", "true"]).expect(1);
+    let refused = place.venice(&["get", "storage=1MiB", "--", "true"]).expect(125);
     assert!(refused.complaint().contains("no longer there"), "{refused:?}");
     wait_until("its holder hears", || said().contains("the device is there no longer"));
 
     // The node's death ends the grant, and with it the command.
     kill(pid(&place.status()["agents"][0]));
-    assert_eq!(wait(&mut child, &hold).code(), Some(1));
+    assert_eq!(wait(&mut child, &hold).code(), Some(125));
     assert!(said().contains("its agent is gone: the grant is over"), "{}", said());
 }
 
@@ -170,11 +170,11 @@ fn device_queue_respects_priority() {
     assert!(plan.contains("would be refused: no accelerator available"), "{plan}");
     let plan = venice(&["--dry-run", "--wait", "1m"]).expect(0).out;
     assert!(plan.contains("would wait at rank 1 of the queue"), "{plan}");
-    let late = venice(&["--wait", "1s"]).expect(1);
+    let late = venice(&["--wait", "1s"]).expect(125);
     assert!(late.err.contains("waiting for accelerator: queue position 1, 0 free"), "{}", late.err);
     assert!(late.complaint().contains("node2 /dev/zero: granted"), "{}", late.err);
     assert!(late.complaint().contains("; it waited 1.0 s"), "{}", late.err);
-    let never = venice(&[":cuda", "--wait", "1h"]).expect(1);
+    let never = venice(&[":cuda", "--wait", "1h"]).expect(125);
     assert!(never.complaint().contains("waiting does not help"), "{}", never.err);
 
     let start = |name: &str, more: &[&'static str]| {
@@ -226,7 +226,7 @@ fn preempted_device_ends_its_command() {
     let row = queue(&place).remove(0);
     assert_eq!((&row["needs"], &row["wants"][0]["preempting"]), (&"device".into(), &1.into()));
     assert_eq!(wait(&mut waits.0, &["get"]).code(), Some(0));
-    assert_eq!(wait(&mut first.0, &["get"]).code(), Some(1));
+    assert_eq!(wait(&mut first.0, &["get"]).code(), Some(125));
     assert!(exists(&heard), "the command had time to end");
     let said = std::fs::read_to_string(place.file("first.log")).unwrap();
     assert!(said.contains("a request of higher priority needs it: it ends in "), "{said}");
@@ -260,17 +260,17 @@ fn device_quota_limits_user() {
         "user": "root", "quota": { "accelerator": 1, "storage": 3 << 20 }
     });
     assert_eq!(set, said);
-    let over = place.venice(&["get", "accelerator", "--", "true"]).expect(1);
+    let over = place.venice(&["get", "accelerator", "--", "true"]).expect(125);
     let told = "root has 1 accelerator of a quota of 1, and 1 more is too much: ";
     assert!(over.complaint().contains(told), "{}", over.err);
     assert!(over.complaint().contains("venice quota set root accelerator=N"), "{}", over.err);
 
     let storage = holder(&place, &["get", "storage=2MiB"]);
     let get = |want: &'static str, more: &[&'static str]| [&["get", want], more].concat();
-    let over = place.venice(&get("storage=2MiB", &["--", "true"])).expect(1);
+    let over = place.venice(&get("storage=2MiB", &["--", "true"])).expect(125);
     let told = "root has 2MiB of storage of a quota of 3MiB, and 2MiB more is too much";
     assert!(over.complaint().contains(told), "{}", over.err);
-    let never = place.venice(&get("storage=4MiB", &["--wait", "1h", "--", "true"])).expect(1);
+    let never = place.venice(&get("storage=4MiB", &["--wait", "1h", "--", "true"])).expect(125);
     assert!(never.complaint().contains("and 4MiB more is too much"), "{}", never.err);
     let plan = place.venice(&get("storage=2MiB", &["--dry-run", "--wait", "1m"])).expect(0).out;
     assert!(plan.contains("would wait at rank 1 of the queue: root has 2MiB"), "{plan}");
@@ -296,7 +296,7 @@ fn device_quota_limits_user() {
     assert_eq!(wait(&mut waits.0, &["get"]).code(), Some(0));
     assert!(exists(mark.as_ref()));
     place.venice(&["quota", "set", "root", "accelerator=unlimited"]).expect(0);
-    let none = place.venice(&["get", "accelerator", "--", "true"]).expect(1);
+    let none = place.venice(&["get", "accelerator", "--", "true"]).expect(125);
     assert!(none.complaint().contains("/dev/zero: granted"), "{}", none.err);
     assert_eq!(ended(accelerator, Signal::INT), Some(0));
     place.venice(&["quota", "set", "root"]).expect(2);
@@ -431,7 +431,7 @@ fn locally_opened_disk_is_not_granted() {
     assert_eq!(health(), "ok");
     let open = disk.open_exclusively();
     wait_until("it is seen", || health().contains("is held exclusively, by"));
-    let refused = place.venice(&["get", "storage=1MiB", "--", "true"]).expect(1);
+    let refused = place.venice(&["get", "storage=1MiB", "--", "true"]).expect(125);
     assert!(refused.complaint().contains("is held exclusively"), "{refused:?}");
     drop(open);
     wait_until("it is free again", || health() == "ok");
@@ -459,7 +459,7 @@ fn wants_are_granted_together() {
     assert!(near, "the memory is beside the device: {:?}", grants(&place));
 
     // All or nothing: the accelerator is taken.
-    let refused = place.venice(&["get", "storage=1MiB", "accelerator", "--", "true"]).expect(1);
+    let refused = place.venice(&["get", "storage=1MiB", "accelerator", "--", "true"]).expect(125);
     assert!(refused.complaint().contains("node2 /dev/zero: granted"), "{refused:?}");
     assert_eq!(resource(&place, "storage")["free_bytes"], 8 << 20);
     let words = ["get", "storage=1MiB", "accelerator", "--dry-run", "--json"];
@@ -499,11 +499,11 @@ fn run_gets_devices_with_memory() {
     wait_until("it runs", || exists(&pid_file));
     assert_eq!(grants(&place).len(), 3);
     kill(pid(&place.status()["agents"][1]));
-    assert_eq!(wait(&mut running.0, &["run"]).code(), Some(1), "its device is lost");
+    assert_eq!(wait(&mut running.0, &["run"]).code(), Some(125), "its device is lost");
     let said = std::fs::read_to_string(place.file("running.log")).unwrap();
     assert!(said.contains("/dev/zero of node2: "), "{said}");
 
     let memory = [&run[..], &["--with", "memory=1GiB", "--", "true"]].concat();
-    let memory = place.venice(&memory).expect(2);
+    let memory = place.venice(&memory).expect(125);
     assert!(memory.complaint().contains("memory is --remote SIZE"), "{memory:?}");
 }

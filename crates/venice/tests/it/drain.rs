@@ -59,7 +59,7 @@ fn drain_waits_and_undo_lends_again() {
 
     let words = ["run", "--mode", "window", "--local", "4MiB", "--remote", "16MiB"];
     let named = place.venice(&[&words[..], &["--donor", "node1", "--", "true"]].concat());
-    assert!(named.expect(1).complaint().contains("node1 is being drained"));
+    assert!(named.expect(125).complaint().contains("node1 is being drained"));
     place.venice(&[&words[..], &["--", "true"]].concat()).expect(0);
     let second = borrower(&place, "node2");
     let left = place.venice(&["drain", "node1", "--no-wait", "--json"]).expect(0).json();

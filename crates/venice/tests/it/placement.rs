@@ -77,7 +77,7 @@ fn dry_run_uses_racks_policy() {
         "{plan}"
     );
     let alone = [&run[..], &["--json"], &program].concat();
-    assert!(place.venice(&alone).expect(2).err.contains("--dry-run"));
+    assert!(place.venice(&alone).expect(125).err.contains("--dry-run"));
     assert!(!mark.exists(), "nothing runs");
     assert_eq!(place.venice(&["grants", "--json"]).expect(0).json(), json!([]));
 

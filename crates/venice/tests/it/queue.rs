@@ -52,7 +52,7 @@ fn queue_survives_monitor_restart() {
     assert!(refused.contains("would be refused: no room for 32MiB"), "{refused}");
     let waits = place.venice(&["place", "32MiB", "--copies", "1", "--wait", "1m"]).expect(0).out;
     assert!(waits.contains("would wait at rank 1 of the queue: no room for 32MiB"), "{waits}");
-    let late = run("32MiB", &["--wait", "1s"]).expect(1);
+    let late = run("32MiB", &["--wait", "1s"]).expect(125);
     assert!(
         late.err.contains("waiting for 32MiB of memory: queue position 1, 0B free"),
         "{}",
@@ -60,7 +60,7 @@ fn queue_survives_monitor_restart() {
     );
     assert!(late.complaint().contains("no room for 32MiB: 0B free"), "{}", late.err);
     assert!(late.complaint().contains("; it waited 1.0 s"), "{}", late.err);
-    let never = run("128MiB", &["--wait", "1h"]).expect(1);
+    let never = run("128MiB", &["--wait", "1h"]).expect(125);
     assert!(never.complaint().contains("waiting does not help"), "{}", never.err);
     assert!(never.complaint().contains("room for 64MiB when all is free"), "{}", never.err);
 
@@ -78,7 +78,7 @@ fn queue_survives_monitor_restart() {
     let want = &row["wants"][0];
     let bytes = (want["bytes"].as_u64(), want["free"].as_u64(), &row["needs"]);
     assert_eq!(bytes, (Some(32 * MIB), Some(0), &Value::from("room")), "{row}");
-    let late = run("16MiB", &["--wait", "1s", "--priority", "1"]).expect(1);
+    let late = run("16MiB", &["--wait", "1s", "--priority", "1"]).expect(125);
     assert!(late.complaint().contains("queued before it: "), "{}", late.err);
     assert!(late.complaint().contains("with 32MiB of memory (priority 100)"), "{}", late.err);
 
@@ -105,11 +105,11 @@ fn get_memory_waits_in_queue() {
     let words =
         |more: &[&'static str]| -> Vec<&'static str> { [&["get", "memory=32MiB"], more].concat() };
     let get = |more: &[&'static str]| [&words(more)[..], &["--", "touch", &mark]].concat();
-    let refused = place.venice(&get(&[])).expect(1);
+    let refused = place.venice(&get(&[])).expect(125);
     assert!(refused.complaint().contains("no room for 32MiB"), "{}", refused.err);
     let plan = place.venice(&get(&["--dry-run", "--wait", "1m"])).expect(0).out;
     assert!(plan.contains("would wait at rank 1 of the queue"), "{plan}");
-    let late = place.venice(&get(&["--wait", "1s"])).expect(1);
+    let late = place.venice(&get(&["--wait", "1s"])).expect(125);
     assert!(late.err.contains("waiting for 32MiB of memory: queue position 1"), "{}", late.err);
 
     let mut interrupted = Daemon::start_named(&place, "interrupted", &get(&["--wait", "5m"]));
@@ -144,7 +144,7 @@ fn invalid_waits_are_refused() {
         (&["--priority", "high"], "high"),
     ] {
         let said = place.venice(&[&["run", "--local", "16MiB"], words, &program].concat());
-        let said = said.expect(2);
+        let said = said.expect(125);
         assert!(said.complaint().contains(told), "{words:?}: {}", said.err);
     }
     place.venice(&["swap", "attach", "16MiB", "--rack-priority", "300"]).expect(2);

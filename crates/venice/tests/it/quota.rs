@@ -247,7 +247,7 @@ fn run_respects_user_quota() {
         let start = ["run", "--mode", "window", "--local", "16MiB"];
         place.venice(&[&start, words, &["--", "true"]].concat())
     };
-    let said = run(&["--remote", "32MiB"]).expect(1);
+    let said = run(&["--remote", "32MiB"]).expect(125);
     assert!(said.complaint().contains("root has 0B of memory of a quota of 16MiB"), "{}", said.err);
     // A default --remote is reduced to the quota.
     run(&[]).expect(0);

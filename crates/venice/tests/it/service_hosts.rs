@@ -159,7 +159,7 @@ fn dead_host_ends_grant() {
     client.call(1, echo::ECHO, b"x").unwrap();
     let pids = host_pids(&place, "node1");
     kill(pids[2]);
-    assert_eq!(wait(&mut holder.child, &["get"]).code(), Some(1));
+    assert_eq!(wait(&mut holder.child, &["get"]).code(), Some(125));
     let said = holder.said();
     // A renewal would not tell the reason.
     assert!(said.contains("emulated0 of node1: its service has ended: "), "{said}");
@@ -188,7 +188,7 @@ fn transferred_service_starts_anew() {
     // The second one may come before the first one's host has begun.
     let to_nobody = transfer(old.access.grant.0, "nobody");
     let to_root = transfer(to_nobody, "root");
-    assert_eq!(wait(&mut old.child, &["get"]).code(), Some(1));
+    assert_eq!(wait(&mut old.child, &["get"]).code(), Some(125));
     assert!(old.said().contains("it was transferred to nobody@"), "{}", old.said());
     wait_until("the old host is gone", || client.call(2, echo::ECHO, b"x").is_err());
 
@@ -211,7 +211,7 @@ fn dead_agent_leaves_no_host() {
     let pids = host_pids(&place, "node1");
     kill(agent_pid(&place, "node1"));
     wait_until("the host dies with its agent", || pids.iter().all(|pid| !runs(*pid)));
-    assert_eq!(wait(&mut holder.child, &["get"]).code(), Some(1));
+    assert_eq!(wait(&mut holder.child, &["get"]).code(), Some(125));
     assert!(holder.said().contains("its agent is gone"), "{}", holder.said());
     assert!(client.call(2, echo::ECHO, b"x").is_err());
     assert!(!nothing_left(&place, "node1"), "nobody could sweep");

@@ -196,7 +196,7 @@ fn unsupported_options_are_refused() {
         (Port::Shm, &["--page-size", "2m", "--local", "16MiB"], "32MiB or more"),
     ] {
         let outcome = Rack::shared(port).run(options, &program.command(&[])).finish(LIMIT);
-        outcome.expect_code(2);
+        outcome.expect_code(125);
         assert!(outcome.stderr.contains(says), "{options:?}: {}", outcome.stderr);
     }
 }

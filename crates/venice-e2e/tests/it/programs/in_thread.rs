@@ -64,7 +64,7 @@ fn unsupported_modes_are_refused() {
         (Port::Shm, &["--faults", "in-thread", "--mode", "swap"], "--mode paged"),
     ] {
         let outcome = Rack::shared(port).run(options, &program.command(&[])).finish(LIMIT);
-        outcome.expect_code(2);
+        outcome.expect_code(125);
         assert!(outcome.stderr.contains(says), "{options:?}: {}", outcome.stderr);
     }
 }

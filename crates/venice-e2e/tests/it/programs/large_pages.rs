@@ -185,7 +185,7 @@ fn unsupported_modes_are_refused() {
         (&["--page-size", "1g"], "4k, advised, 64k, advised-2m, 2m"),
     ] {
         let outcome = Rack::shared(Port::Shm).run(options, &program.command(&[])).finish(LIMIT);
-        outcome.expect_code(2);
+        outcome.expect_code(125);
         assert!(outcome.stderr.contains(says), "{options:?}: {}", outcome.stderr);
     }
 }

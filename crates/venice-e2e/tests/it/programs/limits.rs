@@ -9,8 +9,10 @@ use venice_e2e::programs::{
     CProgram, MIB, Port, Rack, exit_code, paged_mode_is_missing, venice_binary, wait_for,
 };
 
-const USAGE: i32 = 2;
 const FAILURE: i32 = 1;
+/// `venice run` failed itself; there is no such program.
+const RUN_FAILED: i32 = 125;
+const NOT_FOUND: i32 = 127;
 
 /// Checks that the command failed with `code` and one line that contains all of `words`.
 #[track_caller]
@@ -37,7 +39,7 @@ fn missing_room_names_free_memory() {
     let mark = dir.path().join("started");
     let mark = mark.to_str().expect("a path");
     let output = run(rack, &["--local", "16MiB", "--remote", "64GiB", "--", "touch", mark]);
-    fails(&output, FAILURE, &["64", "node1", "node2", "node3", "node4", "free"]);
+    fails(&output, RUN_FAILED, &["64", "node1", "node2", "node3", "node4", "free"]);
     assert!(!std::path::Path::new(mark).exists(), "the program was started all the same");
     assert_eq!(rack.granted_bytes(), 0, "something was granted all the same");
 }
@@ -47,9 +49,9 @@ fn missing_program_is_named() {
     let rack = Rack::shared(Port::Shm);
     let name = "no-such-program-anywhere";
     let output = run(rack, &["--local", "16MiB", "--remote", "64MiB", "--", name]);
-    fails(&output, FAILURE, &[name]);
+    fails(&output, NOT_FOUND, &[name]);
     let path = "/nonexistent/program";
-    fails(&run(rack, &["--local", "16MiB", "--remote", "64MiB", "--", path]), FAILURE, &[path]);
+    fails(&run(rack, &["--local", "16MiB", "--remote", "64MiB", "--", path]), NOT_FOUND, &[path]);
     assert_eq!(rack.granted_bytes(), 0);
 }
 
@@ -59,7 +61,7 @@ fn static_program_is_refused() {
     let path = program.command(&[]).get_program().to_str().expect("a path").to_string();
     let rack = Rack::shared(Port::Shm);
     let output = run(rack, &["--local", "16MiB", "--remote", "64MiB", "--", &path, "0"]);
-    fails(&output, FAILURE, &["static", "swap"]);
+    fails(&output, RUN_FAILED, &["static", "swap"]);
     assert!(output.stdout.is_empty(), "the program ran all the same");
 }
 
@@ -69,24 +71,29 @@ fn unparsable_sizes_are_usage_errors() {
     for size in ["much", "-1", "12XiB", "", "1.2.3GiB", "99999999999GiB"] {
         let option = format!("--local={size}");
         let output = run(rack, &[&option, "--", "true"]);
-        fails(&output, USAGE, &["--local"]);
+        fails(&output, RUN_FAILED, &["--local"]);
     }
-    fails(&run(rack, &["--local", "16MiB", "--remote=lots", "--", "true"]), USAGE, &["--remote"]);
-    fails(&run(rack, &["--port", "pigeon", "--", "true"]), USAGE, &["pigeon"]);
-    fails(&run(rack, &["--local", "16MiB"]), USAGE, &[]);
+    fails(
+        &run(rack, &["--local", "16MiB", "--remote=lots", "--", "true"]),
+        RUN_FAILED,
+        &["--remote"],
+    );
+    fails(&run(rack, &["--port", "pigeon", "--", "true"]), RUN_FAILED, &["pigeon"]);
+    fails(&run(rack, &["--local", "16MiB"]), RUN_FAILED, &[]);
 }
 
 #[test]
 fn local_above_machine_memory_is_refused() {
     let rack = Rack::shared(Port::Shm);
     let output = run(rack, &["--local", "900TiB", "--", "true"]);
-    fails(&output, USAGE, &["--local", "900"]);
+    fails(&output, RUN_FAILED, &["--local", "900"]);
 }
 
 #[test]
 fn missing_rack_names_the_remedy() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    for args in [vec!["run", "--local", "16MiB", "--", "true"], vec!["nodes"], vec!["grants"]] {
+    let run = &["run", "--local", "16MiB", "--", "true"][..];
+    for (args, code) in [(run, RUN_FAILED), (&["nodes"], FAILURE), (&["grants"], FAILURE)] {
         let output = Command::new(venice_binary())
             .args(args)
             .env("VENICE_RUN_DIR", dir.path())
@@ -94,7 +101,7 @@ fn missing_rack_names_the_remedy() {
             .stdin(Stdio::null())
             .output()
             .expect("the binary");
-        fails(&output, FAILURE, &["venice up"]);
+        fails(&output, code, &["venice up"]);
     }
 }
 
@@ -189,6 +196,6 @@ fn single_donor_gives_one_replica_and_warning() {
     assert!(said.contains("venice: copies 1\n") && !said.contains(WARNING), "it was meant: {said}");
 
     let two = ["--local", "16MiB", "--remote", "48MiB", "--copies", "2", "--", "true"];
-    fails(&run(&rack, &two), FAILURE, &["2 copies", "2 nodes with room", "there are 1"]);
+    fails(&run(&rack, &two), RUN_FAILED, &["2 copies", "2 nodes with room", "there are 1"]);
     assert_eq!(rack.granted_bytes(), 0);
 }

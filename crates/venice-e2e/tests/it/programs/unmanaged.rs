@@ -30,7 +30,7 @@ fn is_reported(test: &str, way: &str, flags: &[&str], what: &str) {
     let line = line.unwrap_or_else(|| panic!("no {what:?}: {}", outcome.stderr));
     assert!(line.contains("not managed") && line.contains("unmanaged, process"), "{line}");
     let strict = run(&["--strict"], &program.command(&[way]));
-    strict.expect_code(1);
+    strict.expect_code(125);
     assert_eq!(strict.stdout, outcome.stdout);
     assert!(strict.stderr.contains("venice: --strict: the program ended well"));
 }
@@ -77,7 +77,7 @@ fn static_child_is_reported() {
     let outcome = run(&[], &shell);
     outcome.expect_code(0);
     assert!(outcome.stderr.contains("a static program"), "{}", outcome.stderr);
-    run(&["--strict"], &shell).expect_code(1);
+    run(&["--strict"], &shell).expect_code(125);
 }
 
 /// A sanitizer maps its heap and its shadow memory by system calls.
@@ -136,7 +136,7 @@ fn strict_keeps_programs_failure() {
 fn strict_needs_shim() {
     let program = Command::new("true");
     let outcome = run(&["--mode", "swap", "--strict"], &program);
-    outcome.expect_code(2);
+    outcome.expect_code(125);
     assert!(outcome.stderr.contains("--strict requires --mode paged"), "{}", outcome.stderr);
 }
 

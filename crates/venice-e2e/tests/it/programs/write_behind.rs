@@ -202,7 +202,7 @@ fn file_limit_is_refused_before_borrowing() {
         };
     }
     let outcome = Running::spawn(limited, true).finish(LIMIT);
-    outcome.expect_code(1);
+    outcome.expect_code(125);
     assert!(outcome.stderr.contains("`ulimit -f`"), "{}", outcome.stderr);
 }
 
