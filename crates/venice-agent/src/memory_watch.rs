@@ -1,6 +1,7 @@
 //! Watches this machine's memory, and returns lent memory to it under pressure.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +62,7 @@ impl MemoryWatch {
             ticks.tick().await;
             let Some(reading) = self.source.read() else {
                 if !is_told {
-                    let folder = self.source.meminfo.display();
+                    let folder = self.source.meminfo.path.display();
                     tracing::warn!(file = %folder, "unreadable: memory pressure is not watched");
                     is_told = true;
                 }
@@ -142,19 +143,20 @@ impl Lender {
 /// The kernel's memory statistics files.
 #[derive(Debug)]
 struct MemorySource {
-    meminfo: PathBuf,
-    pressure: PathBuf,
+    meminfo: HeldFile,
+    pressure: HeldFile,
 }
 
 impl MemorySource {
     fn new(proc_dir: &Path) -> Self {
-        Self { meminfo: proc_dir.join("meminfo"), pressure: proc_dir.join("pressure/memory") }
+        let held = |name| HeldFile::new(proc_dir.join(name));
+        Self { meminfo: held("meminfo"), pressure: held("pressure/memory") }
     }
 
     /// Reads the statistics; `None` if the kernel does not report available memory.
     fn read(&self) -> Option<MemoryReading> {
-        let meminfo = fs::read_to_string(&self.meminfo).ok()?;
-        let stall_ratio = fs::read_to_string(&self.pressure).ok().as_deref().and_then(stall_ratio);
+        let meminfo = self.meminfo.read().ok()?;
+        let stall_ratio = self.pressure.read().ok().as_deref().and_then(stall_ratio);
         Some(MemoryReading {
             available_bytes: meminfo_bytes(&meminfo, "MemAvailable:")?,
             stall_ratio,
@@ -166,13 +168,48 @@ impl MemorySource {
     }
 
     fn total_bytes(&self) -> Option<u64> {
-        meminfo_bytes(&fs::read_to_string(&self.meminfo).ok()?, "MemTotal:")
+        meminfo_bytes(&self.meminfo.read().ok()?, "MemTotal:")
     }
 
     fn default_keep_free_bytes(&self) -> u64 {
         let total = self.total_bytes().unwrap_or(0);
         (total / DEFAULT_KEEP_FREE_SHARE).clamp(DEFAULT_KEEP_FREE_MIN, DEFAULT_KEEP_FREE_MAX)
     }
+}
+
+/// A file of the kernel's that stays readable when no descriptor is left to open it again.
+#[derive(Debug)]
+struct HeldFile {
+    path: PathBuf,
+    held: Option<File>,
+}
+
+impl HeldFile {
+    fn new(path: PathBuf) -> Self {
+        let held = File::open(&path).ok();
+        Self { path, held }
+    }
+
+    /// Reads it from its beginning. Another file may have been mounted over it, so its path comes
+    /// first.
+    fn read(&self) -> io::Result<String> {
+        match (fs::read_to_string(&self.path), &self.held) {
+            (Err(error), Some(mut held)) if is_out_of_descriptors(&error) => {
+                held.rewind()?;
+                let mut text = String::new();
+                held.read_to_string(&mut text)?;
+                Ok(text)
+            }
+            (read, _) => read,
+        }
+    }
+}
+
+/// True if the process, or the machine, has no file descriptor left.
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Parses a line of /proc/meminfo, in bytes.

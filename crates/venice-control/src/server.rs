@@ -4,17 +4,22 @@
 
 mod accept;
 mod agent;
+mod connection;
+mod connection_limiter;
+mod connection_limits;
 mod enrolment;
 mod handshake_limiter;
 mod heartbeats;
 mod listen;
 mod local;
+mod local_incoming;
 mod monitor;
 mod monitor_handler;
 mod movable_stream;
 mod peer_identity;
 mod refusals;
 mod services;
+mod short_lived;
 mod tls_server;
 
 pub use agent::{AgentHandler, serve_agent};

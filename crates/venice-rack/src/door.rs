@@ -35,6 +35,10 @@ pub struct RefusedCounts {
     pub bad_token: u64,
     /// The call named a grant with a wrong key.
     pub wrong_key: u64,
+    /// The connection was closed because its peer showed no certificate, and did not join in time.
+    pub uncertified: u64,
+    /// The connection, or the call, was beyond a bound.
+    pub too_many: u64,
 }
 
 impl RefusedCounts {
@@ -42,6 +46,6 @@ impl RefusedCounts {
     pub fn total(&self) -> u64 {
         let Self { no_tls, no_certificate, expired, revoked, foreign, forbidden, .. } = self;
         let door = no_tls + no_certificate + expired + revoked + foreign + forbidden;
-        door + self.bad_token + self.wrong_key
+        door + self.bad_token + self.wrong_key + self.uncertified + self.too_many
     }
 }

@@ -27,6 +27,7 @@ fn span(seconds: u64) -> String {
 pub fn refused_text(refused: &RefusedCounts) -> String {
     let RefusedCounts { no_tls, no_certificate, expired, revoked, .. } = refused;
     let RefusedCounts { foreign, forbidden, bad_token, wrong_key, .. } = refused;
+    let RefusedCounts { uncertified, too_many, .. } = refused;
     let counts = [
         (no_tls, "without TLS"),
         (no_certificate, "without a certificate"),
@@ -36,6 +37,8 @@ pub fn refused_text(refused: &RefusedCounts) -> String {
         (forbidden, "without permission"),
         (bad_token, "with a bad join token"),
         (wrong_key, "with a wrong grant key"),
+        (uncertified, "closed for want of a certificate"),
+        (too_many, "beyond a bound"),
     ];
     let told = counts.into_iter().filter(|(count, _)| **count > 0);
     let told: Vec<_> = told.map(|(count, what)| format!("{count} {what}")).collect();

@@ -1,6 +1,6 @@
 //! Login at a socket of this machine.
 
-use super::socket_error::{self, SocketError};
+use super::socket_error::{self, SocketError, Standstill};
 use crate::error::ControlError;
 use crate::identity::{Credential, KeyPem};
 use crate::proto::{self, local_door_client::LocalDoorClient};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tonic::transport::{Endpoint, Uri};
 use tower::service_fn;
 
@@ -58,9 +58,7 @@ async fn enter_within(
     end: Instant,
 ) -> (usize, Result<Credential, SocketError>) {
     let until = end.min(Instant::now() + ENTER_WITHIN);
-    let late = |_| Err(SocketError::Late);
-    let entered = timeout_at(until, enter(&path)).await.unwrap_or_else(late);
-    (at, entered.map(|entered| entered.credential))
+    (at, enter(&path, until).await.map(|entered| entered.credential))
 }
 
 /// Returns `host:port` of the Monitor Node of this machine's rack, or of several separated by commas,
@@ -71,17 +69,15 @@ async fn enter_within(
 pub async fn rack_at_sockets(paths: &[PathBuf]) -> Result<Option<String>, ControlError> {
     let mut failed = Vec::new();
     for path in paths {
-        let entered = timeout(ENTER_WITHIN, enter(path)).await.unwrap_or(Err(SocketError::Late));
-        match entered {
+        match enter(path, Instant::now() + ENTER_WITHIN).await {
             Ok(entered) => return Ok(Some(entered.monitor)),
             Err(SocketError::Missing) => {}
             Err(why) => failed.push((path.clone(), why)),
         }
     }
-    if failed.is_empty() {
-        Ok(None)
-    } else {
-        Err(ControlError::NoLogin(socket_error::text(&failed)))
+    match failed.is_empty() {
+        true => Ok(None),
+        false => Err(ControlError::NoLogin(socket_error::text(&failed))),
     }
 }
 
@@ -92,10 +88,15 @@ struct Entered {
     monitor: String,
 }
 
-async fn enter(path: &Path) -> Result<Entered, SocketError> {
-    let stream =
-        UnixStream::connect(path).await.map_err(|error| SocketError::connecting(&error))?;
-    enter_over(stream).await.map_err(SocketError::Reported)
+async fn enter(path: &Path, until: Instant) -> Result<Entered, SocketError> {
+    let late = |_| SocketError::Late(Standstill::Unknown);
+    let stream = timeout_at(until, UnixStream::connect(path)).await.map_err(late)?;
+    let stream = stream.map_err(|error| SocketError::connecting(&error))?;
+    let daemon = stream.peer_cred().ok().and_then(|peer| peer.pid());
+    match timeout_at(until, enter_over(stream)).await {
+        Ok(entered) => entered.map_err(SocketError::Reported),
+        Err(_) => Err(SocketError::Late(Standstill::of(daemon))),
+    }
 }
 
 async fn enter_over(stream: UnixStream) -> Result<Entered, String> {

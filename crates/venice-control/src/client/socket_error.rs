@@ -1,5 +1,9 @@
 //! Errors of a program's login at the sockets of its machine, with advice.
 
+mod standstill;
+
+pub(super) use standstill::Standstill;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +14,7 @@ pub const RECORD_FILE: &str = "rack.json";
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SocketError {
     /// A process listens but does not answer.
-    Late,
+    Late(Standstill),
     /// No permission to connect.
     NotAllowed,
     /// The socket exists, but no process listens.
@@ -28,13 +32,15 @@ impl SocketError {
             std::io::ErrorKind::PermissionDenied => SocketError::NotAllowed,
             std::io::ErrorKind::NotFound => SocketError::Missing,
             std::io::ErrorKind::ConnectionRefused => SocketError::NobodyListens,
+            // Its queue of connections is full.
+            std::io::ErrorKind::WouldBlock => SocketError::Late(Standstill::Unknown),
             _ => SocketError::Reported(error.to_string()),
         }
     }
 
     fn text(&self) -> &str {
         match self {
-            SocketError::Late => "no answer in time",
+            SocketError::Late(_) => "no answer in time",
             SocketError::NotAllowed => "permission denied",
             SocketError::NobodyListens => "no process listens",
             SocketError::Reported(why) => why,
@@ -79,9 +85,7 @@ fn advice(path: &Path, worst: &SocketError) -> Option<String> {
         _ => ("the daemon", "it"),
     };
     Some(match worst {
-        SocketError::Late => format!(
-            "{who} hangs or is stopped: resume it (kill -CONT), or kill it (kill -9) and restart it"
-        ),
+        SocketError::Late(standstill) => standstill.advice(who),
         SocketError::NotAllowed => {
             "run this as root, as the daemon's user, or as a member of the group venice".to_owned()
         }
@@ -105,10 +109,14 @@ mod tests {
     #[test]
     fn advice_matches_worst_socket_error() {
         let missing = ("/run/venice/monitor.sock", SocketError::Missing);
-        let hangs = ("/tmp/x/monitor.sock", SocketError::Late);
+        let hangs = ("/tmp/x/monitor.sock", SocketError::Late(Standstill::Unknown));
         let said =
             of(&[missing.clone(), hangs.clone(), ("/tmp/x/agent.sock", SocketError::Missing)]);
-        assert!(said.starts_with("/tmp/x/monitor.sock: no answer in time: the Monitor Node hangs"));
+        assert!(
+            said.starts_with(
+                "/tmp/x/monitor.sock: no answer in time: the Monitor Node is overloaded"
+            )
+        );
         assert!(!said.contains("no such socket") && !said.contains("group"), "{said}");
         let said = of(&[("/x/agent.sock", SocketError::NobodyListens), hangs]);
         assert!(

@@ -18,15 +18,16 @@ pub(crate) fn revocation_out(revocation: Revocation) -> proto::Revocation {
 
 pub(crate) fn refused_in(counts: proto::RefusedCounts) -> RefusedCounts {
     let proto::RefusedCounts { no_tls, no_certificate, expired, revoked, foreign, .. } = counts;
-    let proto::RefusedCounts { forbidden, bad_token, wrong_key, .. } = counts;
+    let proto::RefusedCounts { forbidden, bad_token, wrong_key, uncertified, too_many, .. } =
+        counts;
     let door =
         RefusedCounts { no_tls, no_certificate, expired, revoked, ..RefusedCounts::default() };
-    RefusedCounts { foreign, forbidden, bad_token, wrong_key, ..door }
+    RefusedCounts { foreign, forbidden, bad_token, wrong_key, uncertified, too_many, ..door }
 }
 
 pub(crate) fn refused_out(counts: RefusedCounts) -> proto::RefusedCounts {
     let RefusedCounts { no_tls, no_certificate, expired, revoked, foreign, .. } = counts;
-    let RefusedCounts { forbidden, bad_token, wrong_key, .. } = counts;
+    let RefusedCounts { forbidden, bad_token, wrong_key, uncertified, too_many, .. } = counts;
     proto::RefusedCounts {
         no_tls,
         no_certificate,
@@ -36,5 +37,7 @@ pub(crate) fn refused_out(counts: RefusedCounts) -> proto::RefusedCounts {
         forbidden,
         bad_token,
         wrong_key,
+        uncertified,
+        too_many,
     }
 }

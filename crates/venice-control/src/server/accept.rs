@@ -1,30 +1,38 @@
 //! The accept loop of a TLS server: yields connections that have completed their handshake.
 
+use super::connection::Connection;
+use super::connection_limiter::{ConnectionLimiter, ConnectionPermit};
+use super::connection_limits::ConnectionLimits;
 use super::handshake_limiter::{HandshakeLimiter, PendingHandshake};
 use super::movable_stream::MovableStream;
 use super::peer_identity::Peer;
 use super::tls_server::TlsServer;
 use crate::identity::IdentityError;
+use rustls::ServerConfig;
+use rustls::server::Acceptor;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::error::Elapsed;
-use tokio_rustls::TlsAcceptor;
+use tokio::time::timeout;
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
-use tonic::transport::server::Connected;
 use venice_rack::caller::Caller;
 
-/// Timeout of a handshake.
+/// Timeout of a handshake: of the wait for the peer's first message, and of the rest.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of the rest where many connections of the peer's network are in their handshake.
+const CROWDED_PATIENCE: Duration = Duration::from_secs(2);
 /// Connections waiting to be served.
 const QUEUE: usize = 64;
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Queues of accepted connections: nodes, and all other peers.
 #[derive(Clone)]
@@ -40,55 +48,104 @@ impl Queues {
     }
 }
 
+/// A listener's settings.
+#[derive(Clone)]
+struct Settings {
+    config: Arc<ServerConfig>,
+    patience: Duration,
+    limits: ConnectionLimits,
+}
+
 async fn accept_all(
     tls: Arc<TlsServer>,
     listener: TcpListener,
-    (acceptor, patience): (TlsAcceptor, Duration),
+    settings: Settings,
     queues: Queues,
 ) {
-    let limiter = HandshakeLimiter::new();
+    let handshakes = HandshakeLimiter::within(settings.limits.in_handshake);
+    let connections = ConnectionLimiter::new(settings.limits);
     loop {
         let (stream, addr) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, or the peer is gone again.
-                tracing::debug!(%error, "accepting a connection");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                tls.note_accept_failure(&error);
+                tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
         if queues.nodes.is_closed() && queues.others.is_closed() {
             return;
         }
-        let Some(pending) = limiter.register(addr.ip()) else {
+        let Some(permit) = connections.open() else {
+            tls.note_full(addr);
+            continue;
+        };
+        let Some(pending) = handshakes.register(addr.ip()) else {
             tls.note_flood(addr);
             continue;
         };
-        let (tls, acceptor, queues) = (Arc::clone(&tls), acceptor.clone(), queues.clone());
-        tokio::spawn(async move {
-            match handshake(&pending, (acceptor, patience), stream).await {
-                Ok(Ok(stream)) => {
-                    let peer = tls.identify(addr, stream.get_ref().1.peer_certificates());
-                    // If nobody serves any more, the connection is closed.
-                    let _ = queues.of(&peer).send(Connection { stream, peer }).await;
-                }
-                Ok(Err(error)) => tls.note_failure(addr, &error),
-                Err(_) => tls.note_timeout(addr),
-            }
-        });
+        let incoming = Incoming { tls: Arc::clone(&tls), settings: settings.clone(), addr, permit };
+        tokio::spawn(incoming.admit(pending, stream, queues.clone()));
     }
 }
 
-async fn handshake(
-    pending: &PendingHandshake,
-    (acceptor, patience): (TlsAcceptor, Duration),
-    stream: TcpStream,
-) -> Result<io::Result<TlsStream<MovableStream>>, Elapsed> {
-    // A silent peer takes no permit from others.
-    tokio::time::timeout(patience, stream.peek(&mut [0])).await.map(drop)?;
-    let _permit = pending.permit().await;
-    let _ = stream.set_nodelay(true);
-    tokio::time::timeout(patience, acceptor.accept(MovableStream::new(stream))).await
+/// An accepted connection on its way to be served.
+struct Incoming {
+    tls: Arc<TlsServer>,
+    settings: Settings,
+    addr: SocketAddr,
+    permit: ConnectionPermit,
+}
+
+/// The reason why a handshake did not complete.
+enum NoHandshake {
+    Failed(io::Error),
+    Late,
+    /// A newer connection needed its place.
+    Evicted,
+}
+
+impl Incoming {
+    /// Completes the handshake, and queues the connection to be served.
+    async fn admit(mut self, pending: PendingHandshake, stream: TcpStream, queues: Queues) {
+        let stream = match self.handshake(pending, stream).await {
+            Ok(stream) => stream,
+            Err(NoHandshake::Failed(error)) => return self.tls.note_failure(self.addr, &error),
+            Err(NoHandshake::Late) => return self.tls.note_timeout(self.addr),
+            Err(NoHandshake::Evicted) => return self.tls.note_flood(self.addr),
+        };
+        let peer = self.tls.identify(self.addr, stream.get_ref().1.peer_certificates());
+        let Ok(eviction) = self.permit.classify(&peer) else {
+            return self.tls.note_full_for(&peer);
+        };
+        let queue = queues.of(&peer);
+        let Self { tls, settings, permit, .. } = self;
+        let connection = Connection::new(stream, (peer, tls), (permit, eviction), settings.limits);
+        // If nobody serves any more, the connection is closed.
+        let _ = queue.send(connection).await;
+    }
+
+    async fn handshake(
+        &self,
+        mut pending: PendingHandshake,
+        stream: TcpStream,
+    ) -> Result<TlsStream<MovableStream>, NoHandshake> {
+        let patience = self.settings.patience;
+        let _ = stream.set_nodelay(true);
+        // A silent peer takes no permit from others.
+        let hello = LazyConfigAcceptor::new(Acceptor::default(), MovableStream::new(stream));
+        let hello = pending.until_heard(timeout(patience, hello)).await;
+        let hello = hello.ok_or(NoHandshake::Evicted)?.map_err(|_| NoHandshake::Late)?;
+        let hello = hello.map_err(NoHandshake::Failed)?;
+        let _permit = pending.permit().await;
+        let patience = match pending.is_crowded() {
+            true => patience.min(CROWDED_PATIENCE),
+            false => patience,
+        };
+        let shaken = hello.into_stream(Arc::clone(&self.settings.config));
+        let shaken = timeout(patience, shaken).await.map_err(|_| NoHandshake::Late)?;
+        shaken.map_err(NoHandshake::Failed)
+    }
 }
 
 /// Accepted connections. Dropping the last stream stops the listener.
@@ -104,17 +161,17 @@ struct Accepting(AbortHandle);
 impl Connections {
     /// Accepts the connections of `tls` at this listener.
     pub(super) fn at(tls: &Arc<TlsServer>, listener: TcpListener) -> Result<Self, IdentityError> {
-        Self::within(HANDSHAKE_PATIENCE, tls, listener)
+        Self::within((HANDSHAKE_PATIENCE, ConnectionLimits::of_process()), tls, listener)
     }
 
     fn within(
-        patience: Duration,
+        bounds: (Duration, ConnectionLimits),
         tls: &Arc<TlsServer>,
         listener: TcpListener,
     ) -> Result<Self, IdentityError> {
         let (sender, received) = mpsc::channel(QUEUE);
         let queues = Queues { nodes: sender.clone(), others: sender };
-        let accepting = accept(patience, tls, listener, queues, &Handle::current())?;
+        let accepting = accept(bounds, tls, listener, queues, &Handle::current())?;
         Ok(Self { received, _accepting: accepting })
     }
 
@@ -128,21 +185,27 @@ impl Connections {
         let ((nodes_in, of_nodes), (others_in, of_others)) =
             (mpsc::channel(QUEUE), mpsc::channel(QUEUE));
         let queues = Queues { nodes: nodes_in, others: others_in };
-        let accepting = accept(HANDSHAKE_PATIENCE, tls, listener, queues, nodes)?;
+        let accepting = accept(
+            (HANDSHAKE_PATIENCE, ConnectionLimits::of_process()),
+            tls,
+            listener,
+            queues,
+            nodes,
+        )?;
         let accept = |received| Self { received, _accepting: Arc::clone(&accepting) };
         Ok((accept(of_nodes), accept(of_others)))
     }
 }
 
 fn accept(
-    patience: Duration,
+    (patience, limits): (Duration, ConnectionLimits),
     tls: &Arc<TlsServer>,
     listener: TcpListener,
     queues: Queues,
     runtime: &Handle,
 ) -> Result<Arc<Accepting>, IdentityError> {
-    let acceptor = (tls.acceptor()?, patience);
-    let accepting = runtime.spawn(accept_all(Arc::clone(tls), listener, acceptor, queues));
+    let settings = Settings { config: tls.config()?, patience, limits };
+    let accepting = runtime.spawn(accept_all(Arc::clone(tls), listener, settings, queues));
     Ok(Arc::new(Accepting(accepting.abort_handle())))
 }
 
@@ -155,7 +218,7 @@ impl tokio_stream::Stream for Connections {
                 return Poll::Ready(None);
             };
             // A connection that cannot move to this runtime is dropped, and the next one is taken.
-            match connection.stream.get_mut().0.move_here() {
+            match connection.move_here() {
                 Ok(()) => return Poll::Ready(Some(Ok(connection))),
                 Err(error) => tracing::warn!(%error, "cannot serve a connection"),
             }
@@ -169,125 +232,5 @@ impl Drop for Accepting {
     }
 }
 
-/// A connection and its peer.
-pub(super) struct Connection {
-    stream: TlsStream<MovableStream>,
-    peer: Peer,
-}
-
-impl Connected for Connection {
-    type ConnectInfo = Peer;
-
-    fn connect_info(&self) -> Peer {
-        self.peer.clone()
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::identity::{Authority, Holder};
-    use tokio_rustls::TlsConnector;
-    use tokio_stream::StreamExt as _;
-
-    /// More than the permits of one address.
-    const SILENT: usize = 100;
-
-    #[tokio::test]
-    async fn silent_peers_block_no_handshake() {
-        let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::create(dir.path()).unwrap();
-        let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
-        let tls = TlsServer::new(holder.clone()).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        let hours = Duration::from_secs(36_000);
-        let mut accept = Connections::within(hours, &tls, listener).unwrap();
-        let mut silent = Vec::new();
-        for _ in 0..SILENT {
-            silent.push(TcpStream::connect(addr).await.unwrap());
-        }
-        let stream = TcpStream::connect(addr).await.unwrap();
-        let dns = rustls::pki_types::ServerName::try_from(crate::identity::MONITOR_DNS).unwrap();
-        let coming = TlsConnector::from(holder.client()).connect(dns, stream);
-        let both = async { tokio::join!(coming, accept.next()) };
-        let (came, connection) = tokio::time::timeout(Duration::from_secs(60), both)
-            .await
-            .expect("it waits for silent peers");
-        came.unwrap();
-        assert!(connection.unwrap().unwrap().peer.info.is_ok());
-        drop(silent);
-    }
-
-    #[tokio::test]
-    async fn nodes_have_their_own_stream() {
-        let dir = tempfile::tempdir().unwrap();
-        let authority = Authority::create(dir.path()).unwrap();
-        let holder = |caller| Holder::new(authority.credential(&caller).unwrap()).unwrap();
-        let monitor = holder(Caller::Monitor);
-        let tls = TlsServer::new(monitor.clone()).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        let elsewhere = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let (mut nodes, mut others) =
-            Connections::apart(&tls, listener, elsewhere.handle()).unwrap();
-        let user = venice_rack::caller::User {
-            node: "node7".to_owned(),
-            uid: 1,
-            name: "ada".to_owned(),
-            is_admin: false,
-        };
-        for (who, accept) in
-            [(Caller::User(user), &mut others), (Caller::Node("node7".to_owned()), &mut nodes)]
-        {
-            let stream = TcpStream::connect(addr).await.unwrap();
-            let dns = rustls::pki_types::ServerName::try_from(crate::identity::MONITOR_DNS);
-            let connector = TlsConnector::from(holder(who.clone()).client());
-            let coming = connector.connect(dns.unwrap(), stream);
-            let (came, connection) = tokio::join!(coming, accept.next());
-            came.unwrap();
-            assert_eq!(connection.unwrap().unwrap().peer.info.unwrap().caller, who);
-        }
-        elsewhere.shutdown_background();
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! The NodeAgent service over an [`AgentHandler`].
 
 use super::accept::Connections;
-use super::listen::ServeError;
+use super::listen::{ServeError, transport};
 use super::services::{States, states};
 use super::tls_server::TlsServer;
 use crate::convert;
@@ -110,7 +110,7 @@ pub async fn serve_agent<H: AgentHandler>(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let accept = Connections::at(&tls, listener)?;
-    tonic::transport::Server::builder()
+    transport()
         .add_service(NodeAgentServer::new(Service { handler, tls }))
         .serve_with_incoming_shutdown(accept, shutdown)
         .await

@@ -1,9 +1,12 @@
 //! Limits concurrent handshakes, which cost time and a descriptor each: in all, and by address, so
-//! that one address cannot starve the others.
+//! that one address cannot starve the others. Where too many connections are silent, the oldest
+//! makes room for the newest, so that they do not lock out other programs of their address either.
 
+use super::short_lived::{Eviction, ShortLived};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Concurrent handshakes in all. A part is reserved for networks with few connections: some
@@ -13,12 +16,26 @@ const ALL: Limit = Limit { common: 128, reserved: 128 };
 const OF_NETWORK: Limit = Limit { common: 64, reserved: 4 };
 /// Concurrent handshakes of one site.
 const OF_SITE: Limit = Limit { common: 96, reserved: 32 };
-/// Connections of one network in or waiting for their handshake; more are closed.
+/// Connections of one network in or waiting for their handshake.
 const PRESENT_OF_NETWORK: usize = 512;
 /// Connections of one site in or waiting for their handshake.
 const PRESENT_OF_SITE: usize = 2048;
-/// Connections in or waiting for their handshake in all.
-const PRESENT: usize = 4096;
+
+/// Bounds on the connections in or waiting for their handshake.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    all: usize,
+    of_site: usize,
+    of_network: usize,
+}
+
+impl Bounds {
+    fn within(all: usize) -> Self {
+        let of_site = (all / 2).clamp(1, PRESENT_OF_SITE);
+        let of_network = (all / 4).clamp(1, PRESENT_OF_NETWORK);
+        Self { all, of_site, of_network }
+    }
+}
 
 /// Returns the network of an address: an IPv4 address itself, an IPv6 /64. A /64 is the least that
 /// a host has, and it may take any address in it. A shorter prefix would make a rack's nodes,
@@ -66,8 +83,18 @@ impl Permits {
 #[derive(Debug)]
 pub(super) struct HandshakeLimiter {
     all: Permits,
+    bounds: Bounds,
+    present: Mutex<AllPresent>,
+}
+
+/// The connections before or in their handshake.
+#[derive(Debug)]
+struct AllPresent {
+    count: usize,
     /// Connections by network and by site.
-    present: Mutex<BTreeMap<Group, Present>>,
+    groups: BTreeMap<Group, Present>,
+    /// Those that have not sent their ClientHello yet, by network.
+    silent: ShortLived<IpAddr>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,47 +115,96 @@ impl Group {
         [Self::Network(network_of(ip)), Self::Site(site_of(ip))]
     }
 
-    fn room(self) -> (Limit, usize) {
+    fn permits(self) -> Limit {
         match self {
-            Self::Site(_) => (OF_SITE, PRESENT_OF_SITE),
-            Self::Network(_) => (OF_NETWORK, PRESENT_OF_NETWORK),
+            Self::Site(_) => OF_SITE,
+            Self::Network(_) => OF_NETWORK,
+        }
+    }
+
+    fn most(self, bounds: Bounds) -> usize {
+        match self {
+            Self::Site(_) => bounds.of_site,
+            Self::Network(_) => bounds.of_network,
         }
     }
 }
 
 impl HandshakeLimiter {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { all: Permits::of(ALL), present: Mutex::default() })
+    /// Creates a limiter of `most` connections in all.
+    pub(super) fn within(most: usize) -> Arc<Self> {
+        let bounds = Bounds::within(most);
+        let silent = ShortLived::new(usize::MAX, usize::MAX);
+        let present = AllPresent { count: 0, groups: BTreeMap::new(), silent };
+        Arc::new(Self { all: Permits::of(ALL), bounds, present: Mutex::new(present) })
     }
 
-    /// Registers a connection from `ip`; `None` if there are too many.
+    /// Registers a connection from `ip`. If there are too many, the oldest silent one of its
+    /// network is evicted for it, else the oldest silent one of all; `None` if none is silent.
     pub(super) fn register(self: &Arc<Self>, ip: IpAddr) -> Option<PendingHandshake> {
         let groups = Group::all_of(ip);
-        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-        let networks = present.iter().filter(|(group, _)| matches!(group, Group::Network(_)));
-        let together: usize = networks.map(|(_, it)| it.connections).sum();
-        let is_full =
-            |group: &Group| present.get(group).is_some_and(|it| it.connections >= group.room().1);
-        if together >= PRESENT || groups.iter().any(is_full) {
-            return None;
+        let mut present = self.lock();
+        let network = network_of(ip);
+        if let Some(full) = present.full(&groups, self.bounds) {
+            let has_evicted = match full {
+                Full::Group => present.silent.evict_oldest_of(&network),
+                Full::All => {
+                    present.silent.evict_oldest_of(&network) || present.silent.evict_oldest()
+                }
+            };
+            if !has_evicted {
+                return None;
+            }
         }
         let shares = groups.map(|group| {
-            let new = || Present { connections: 0, share: Permits::of(group.room().0) };
-            let it = present.entry(group).or_insert_with(new);
+            let new = || Present { connections: 0, share: Permits::of(group.permits()) };
+            let it = present.groups.entry(group).or_insert_with(new);
             it.connections += 1;
             it.share.clone()
         });
-        Some(PendingHandshake { limiter: Arc::clone(self), groups, shares })
+        present.count += 1;
+        let (silent, eviction) = present.silent.enter(network);
+        let limiter = Arc::clone(self);
+        Some(PendingHandshake { limiter, groups, shares, silent, eviction: Some(eviction) })
     }
 
-    fn unregister(&self, groups: [Group; 2]) {
-        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+    fn unregister(&self, groups: [Group; 2], silent: u64) {
+        let mut present = self.lock();
+        present.silent.leave(silent);
+        present.count -= 1;
         for group in groups {
-            let Some(it) = present.get_mut(&group) else { continue };
+            let Some(it) = present.groups.get_mut(&group) else { continue };
             it.connections -= 1;
             if it.connections == 0 {
-                present.remove(&group);
+                present.groups.remove(&group);
             }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AllPresent> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The bound that is reached.
+enum Full {
+    /// That of a network or a site.
+    Group,
+    All,
+}
+
+impl AllPresent {
+    /// Returns the bound that another connection of these groups would exceed. An evicted
+    /// connection counts until it is closed, and closes at once.
+    fn full(&self, groups: &[Group; 2], bounds: Bounds) -> Option<Full> {
+        let is_full = |group: &Group| {
+            let connections = self.groups.get(group).map_or(0, |it| it.connections);
+            connections >= group.most(bounds)
+        };
+        match () {
+            () if groups.iter().any(is_full) => Some(Full::Group),
+            () if self.count >= bounds.all => Some(Full::All),
+            () => None,
         }
     }
 }
@@ -139,6 +215,31 @@ pub(super) struct PendingHandshake {
     limiter: Arc<HandshakeLimiter>,
     groups: [Group; 2],
     shares: [Permits; 2],
+    /// Its number among the silent connections.
+    silent: u64,
+    /// Taken when it is silent no more.
+    eviction: Option<Eviction>,
+}
+
+impl PendingHandshake {
+    /// Awaits the peer's first message. Returns `None` if the connection is evicted before.
+    pub(super) async fn until_heard<T>(&mut self, heard: impl Future<Output = T>) -> Option<T> {
+        let eviction = self.eviction.take()?;
+        let heard = tokio::select! {
+            heard = heard => Some(heard),
+            _ = eviction => None,
+        };
+        self.limiter.lock().silent.leave(self.silent);
+        heard
+    }
+
+    /// True if its network has half of the connections it may have: handshakes get less time.
+    pub(super) fn is_crowded(&self) -> bool {
+        let present = self.limiter.lock();
+        let theirs = self.groups.iter().find(|group| matches!(group, Group::Network(_)));
+        let theirs = theirs.and_then(|group| present.groups.get(group));
+        theirs.is_some_and(|it| it.connections > self.limiter.bounds.of_network / 2)
+    }
 }
 
 /// A permit of the network, of the site, and of all; held until dropped.
@@ -167,14 +268,13 @@ async fn take([network, site, all]: [&Arc<Semaphore>; 3]) -> Permit {
 
 impl Drop for PendingHandshake {
     fn drop(&mut self) {
-        self.limiter.unregister(self.groups);
+        self.limiter.unregister(self.groups, self.silent);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::future::Future;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
@@ -185,16 +285,26 @@ mod tests {
         }
     }
 
-    /// Opens as many connections as one address may have; returns the permits they get at once.
+    fn limiter() -> Arc<HandshakeLimiter> {
+        HandshakeLimiter::within(4096)
+    }
+
+    /// Opens as many connections as one address may have, none of them silent; returns the permits
+    /// they get at once.
     fn flood(limiter: &Arc<HandshakeLimiter>, ip: IpAddr) -> (Vec<PendingHandshake>, Vec<Permit>) {
-        let pending: Vec<PendingHandshake> = (0..).map_while(|_| limiter.register(ip)).collect();
+        let talking = |_| {
+            let mut pending = limiter.register(ip)?;
+            at_once(pending.until_heard(async {})).flatten()?;
+            Some(pending)
+        };
+        let pending: Vec<PendingHandshake> = (0..).map_while(talking).collect();
         let permits = pending.iter().map_while(|pending| at_once(pending.permit())).collect();
         (pending, permits)
     }
 
     #[test]
     fn one_address_leaves_permits_for_others() {
-        let limiter = HandshakeLimiter::new();
+        let limiter = limiter();
         let (noisy, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let (pending, permits) = flood(&limiter, noisy);
         assert_eq!(pending.len(), PRESENT_OF_NETWORK);
@@ -207,12 +317,34 @@ mod tests {
         drop(pending);
         assert!(limiter.register(noisy).is_some());
         drop(one);
-        assert!(limiter.present.lock().unwrap().is_empty(), "closed connections are forgotten");
+        let present = limiter.lock();
+        assert!(
+            present.groups.is_empty() && present.silent.is_empty(),
+            "closed ones are forgotten"
+        );
+    }
+
+    #[test]
+    fn silent_connections_lock_out_nobody() {
+        let limiter = limiter();
+        let noisy = IpAddr::from([10, 0, 0, 1]);
+        let mut silent: Vec<_> =
+            (0..PRESENT_OF_NETWORK).map(|_| limiter.register(noisy).unwrap()).collect();
+        let mut honest = limiter.register(noisy).expect("the oldest silent one makes room");
+        let never = std::future::pending::<()>;
+        assert_eq!(at_once(silent[0].until_heard(never())), Some(None), "it is evicted");
+        assert_eq!(at_once(silent[1].until_heard(never())), None);
+        let more: Vec<_> = (0..PRESENT_OF_NETWORK / 2).map(|_| limiter.register(noisy)).collect();
+        assert!(at_once(honest.until_heard(async {})).flatten().is_some(), "not the oldest");
+        assert!(honest.is_crowded());
+        assert!(at_once(honest.permit()).is_some());
+        drop((more, silent, honest));
+        assert!(limiter.lock().silent.is_empty());
     }
 
     #[test]
     fn several_addresses_leave_permits_for_others() {
-        let limiter = HandshakeLimiter::new();
+        let limiter = limiter();
         let floods: Vec<_> = (1..8).map(|n| flood(&limiter, IpAddr::from([10, 0, 0, n]))).collect();
         let other = limiter.register(IpAddr::from([10, 0, 1, 1])).unwrap();
         assert!(at_once(other.permit()).is_some(), "starved");

@@ -1,5 +1,6 @@
 //! Listening for gRPC.
 
+use super::connection_limits::{CALLS_OF_CONNECTION, PING_INTERVAL, PING_TIMEOUT};
 use crate::identity::IdentityError;
 use std::io;
 use thiserror::Error;
@@ -45,4 +46,13 @@ pub async fn bind(addr: &str) -> Result<TcpListener, ServeError> {
             ServeError::Listen { addr, source }
         }
     })
+}
+
+/// Returns the transport of a TLS service: it pings its peers, so that none is mistaken for idle,
+/// and bounds the calls of a connection.
+pub(super) fn transport() -> tonic::transport::Server {
+    tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(PING_INTERVAL))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .max_concurrent_streams(CALLS_OF_CONNECTION)
 }

@@ -2,11 +2,13 @@
 //! own user, and a group. The kernel identifies the peer, and the daemon vouches for it.
 
 use super::listen::ServeError;
+use super::local_incoming::incoming;
 use crate::error::rack_status;
 use crate::proto::{
     self,
     local_door_server::{LocalDoor, LocalDoorServer},
 };
+use nix::errno::Errno;
 use nix::unistd::{Group, Uid, chown};
 use std::fs;
 use std::future::Future;
@@ -15,7 +17,6 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 use venice_rack::types::RackError;
@@ -88,7 +89,7 @@ impl LocalSocket {
         let listener = self.listener.take().expect("served once");
         let served = tonic::transport::Server::builder()
             .add_service(LocalDoorServer::new(Service { handler }))
-            .serve_with_incoming(UnixListenerStream::new(listener))
+            .serve_with_incoming(incoming(listener))
             .await;
         drop(self);
         served.map_err(ServeError::Serve)
@@ -168,7 +169,8 @@ impl<H: LocalHandler> LocalDoor for Service<H> {
         let uid = peer.uid();
         let peer = tokio::task::spawn_blocking(move || peer_of(uid))
             .await
-            .map_err(|error| Status::internal(error.to_string()))?;
+            .map_err(|error| Status::internal(error.to_string()))?
+            .map_err(|error| Status::unavailable(format!("cannot look up user {uid}: {error}")))?;
         let issued = self.handler.login(peer, request.into_inner().request).await;
         let LocalCredential { certificate, authority, monitor } =
             issued.map_err(|error| rack_status(&error))?;
@@ -176,14 +178,18 @@ impl<H: LocalHandler> LocalDoor for Service<H> {
     }
 }
 
-fn peer_of(uid: u32) -> LocalPeer {
-    let user = nix::unistd::User::from_uid(Uid::from_raw(uid)).ok().flatten();
+/// Looks up a user. Out of descriptors it has no name by mistake, and gets none: quotas go by names.
+fn peer_of(uid: u32) -> Result<LocalPeer, Errno> {
+    let user = match nix::unistd::User::from_uid(Uid::from_raw(uid)) {
+        Err(error @ (Errno::EMFILE | Errno::ENFILE)) if uid != 0 => return Err(error),
+        found => found.ok().flatten(),
+    };
     let name = user.map(|user| user.name).filter(|name| !name.is_empty());
-    LocalPeer {
+    Ok(LocalPeer {
         uid,
         name: name.unwrap_or_else(|| uid.to_string()),
         is_owner: uid == 0 || uid == Uid::effective().as_raw(),
-    }
+    })
 }
 
 #[cfg(test)]

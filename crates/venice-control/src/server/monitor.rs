@@ -3,7 +3,7 @@
 use super::accept::Connections;
 use super::enrolment::{ADMINS, EnrolmentHandler, EnrolmentService};
 use super::heartbeats::{Answers, Heartbeats};
-use super::listen::ServeError;
+use super::listen::{ServeError, transport};
 use super::monitor_handler::MonitorHandler;
 use super::tls_server::TlsServer;
 use crate::convert;
@@ -70,7 +70,7 @@ fn router<H: MonitorHandler + EnrolmentHandler>(
 ) -> Router {
     let (tls, handler) = (Arc::clone(tls), Arc::clone(handler));
     let enrolment = EnrolmentService::new(Arc::clone(&handler), Arc::clone(&tls));
-    tonic::transport::Server::builder()
+    transport()
         .add_service(MonitorNodeServer::new(Service { handler, tls, serving: serving.clone() }))
         .add_service(GateServer::new(enrolment))
 }

@@ -63,10 +63,12 @@ pub(super) enum Reason {
     Forbidden,
     BadToken,
     WrongKey,
+    Uncertified,
+    TooMany,
 }
 
 /// Number of reasons.
-const REASONS: usize = Reason::WrongKey as usize + 1;
+const REASONS: usize = Reason::TooMany as usize + 1;
 
 /// Refusals of a TLS server.
 #[derive(Debug, Default)]
@@ -110,6 +112,8 @@ impl Refusals {
             forbidden: count(Reason::Forbidden),
             bad_token: count(Reason::BadToken),
             wrong_key: count(Reason::WrongKey),
+            uncertified: count(Reason::Uncertified),
+            too_many: count(Reason::TooMany),
         }
     }
 }

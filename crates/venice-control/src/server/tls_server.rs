@@ -3,11 +3,11 @@
 use super::peer_identity::{Peer, peer};
 use super::refusals::{Reason, Refusals, Subject};
 use crate::identity::{CertificateInfo, Holder, IdentityError, NotAdmitted, Trust};
+use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio_rustls::TlsAcceptor;
 use tonic::{Request, Status};
 use venice_rack::caller::Caller;
 use venice_rack::door::RefusedCounts;
@@ -125,9 +125,13 @@ impl TlsServer {
     }
 
     /// Verifies a peer's certificate. A certificate that failed only for its time is verified
-    /// again: clocks get corrected.
+    /// again: clocks get corrected. One that has expired on an open connection counts no more.
     fn verify_now(&self, peer: &Peer) -> Result<Arc<CertificateInfo>, NotAdmitted> {
         match &peer.info {
+            Ok(info) if info.is_over() => {
+                self.note_expired(peer);
+                Err(NotAdmitted::Expired(info.caller.clone()))
+            }
             Err(NotAdmitted::Expired(_) | NotAdmitted::NotYet(_)) => {
                 self.trust.verify(Some(&peer.chain), UnixTime::now()).map(Arc::new)
             }
@@ -178,9 +182,9 @@ impl TlsServer {
         }
     }
 
-    /// Returns the TLS acceptor for all peers.
-    pub(super) fn acceptor(&self) -> Result<TlsAcceptor, IdentityError> {
-        Ok(TlsAcceptor::from(self.holder.server()?))
+    /// Returns the TLS configuration for all peers.
+    pub(super) fn config(&self) -> Result<Arc<ServerConfig>, IdentityError> {
+        self.holder.server()
     }
 
     /// Verifies the certificate `chain` of a peer at `addr`.
@@ -209,6 +213,56 @@ impl TlsServer {
         );
     }
 
+    /// Counts a connection that was closed because its peer showed no certificate, and did not join
+    /// in time.
+    pub(super) fn note_uncertified(&self, addr: SocketAddr) {
+        self.tell(addr, Reason::Uncertified, "closed for want of a certificate");
+    }
+
+    /// Counts a connection that was closed because its certificate has expired.
+    pub(super) fn note_expired(&self, peer: &Peer) {
+        let Ok(info) = &peer.info else { return };
+        self.note(peer.addr, &NotAdmitted::Expired(info.caller.clone()));
+    }
+
+    /// Counts a connection that was closed because there are too many in all.
+    pub(super) fn note_full(&self, addr: SocketAddr) {
+        self.tell(
+            addr,
+            Reason::TooMany,
+            "too many connections: raise the limit on file descriptors (LimitNOFILE, ulimit -n)",
+        );
+    }
+
+    /// Counts a connection that was closed because its user, or all users, have too many.
+    pub(super) fn note_full_for(&self, peer: &Peer) {
+        if let Ok(info) = &peer.info {
+            self.refuse_too_many(
+                &info.caller,
+                "too many connections of this user, or of all users",
+            );
+        }
+    }
+
+    /// Counts and logs a call or a connection beyond its caller's bound.
+    pub(super) fn refuse_too_many(&self, caller: &Caller, why: &str) {
+        if let Some(why) = self.refusals.refuse(&Subject::caller(caller), Reason::TooMany, why) {
+            tracing::warn!(%caller, "refused: {why}");
+        }
+    }
+
+    /// Logs a failed accept: the process is out of descriptors, or the peer is gone again.
+    pub(super) fn note_accept_failure(&self, error: &io::Error) {
+        if !is_out_of_descriptors(error) {
+            tracing::debug!(%error, "accepting a connection");
+            return;
+        }
+        const WHY: &str = "raise the limit (LimitNOFILE, ulimit -n)";
+        if let Some(why) = self.refusals.refuse(&Subject::unknown(), Reason::TooMany, WHY) {
+            tracing::error!(%error, "no connection can be accepted: {why}");
+        }
+    }
+
     /// Counts a handshake that timed out.
     pub(super) fn note_timeout(&self, addr: SocketAddr) {
         self.tell(addr, Reason::NoTls, "no TLS handshake in time");
@@ -230,4 +284,11 @@ impl TlsServer {
             }
         }
     }
+}
+
+/// True if the process, or the machine, has no file descriptor left.
+pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }

@@ -1,0 +1,213 @@
+//! An accepted connection: its peer, and the reasons to close it.
+
+use super::connection_limiter::ConnectionPermit;
+use super::connection_limits::ConnectionLimits;
+use super::movable_stream::MovableStream;
+use super::peer_identity::Peer;
+use super::short_lived::Eviction;
+use super::tls_server::TlsServer;
+use crate::identity::NotAdmitted;
+use std::future::Future as _;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_rustls::server::TlsStream;
+use tonic::transport::server::Connected;
+
+/// A connection and its peer. It fails with [`io::ErrorKind::TimedOut`] once it is to be closed.
+pub(super) struct Connection {
+    stream: TlsStream<MovableStream>,
+    peer: Peer,
+    tls: Arc<TlsServer>,
+    life: Life,
+    _permit: ConnectionPermit,
+}
+
+/// The reason why a connection is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Closed {
+    /// A peer that is not admitted had its time, or made room for another.
+    Stranger,
+    /// The certificate has expired.
+    Expired,
+    /// The peer was silent for too long.
+    Idle,
+}
+
+/// The life of a connection.
+struct Life {
+    /// Set for a peer that is not admitted.
+    eviction: Option<Eviction>,
+    /// End for a peer that is not admitted.
+    stranger_until: Option<Instant>,
+    /// Expiry of the certificate, in seconds since 1970.
+    expires_s: u64,
+    idle: Duration,
+    heard: Instant,
+    /// Created in the runtime that serves the connection.
+    timer: Option<Pin<Box<Sleep>>>,
+    closed: Option<Closed>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        stream: TlsStream<MovableStream>,
+        (peer, tls): (Peer, Arc<TlsServer>),
+        (permit, eviction): (ConnectionPermit, Option<Eviction>),
+        limits: ConnectionLimits,
+    ) -> Self {
+        let now = Instant::now();
+        let life = Life {
+            stranger_until: eviction.as_ref().map(|_| now + limits.stranger_life),
+            eviction,
+            expires_s: peer.info.as_ref().map_or(u64::MAX, |info| info.expires_s),
+            idle: limits.idle,
+            heard: now,
+            timer: None,
+            closed: None,
+        };
+        Self { stream, peer, tls, life, _permit: permit }
+    }
+
+    /// The peer.
+    #[cfg(test)]
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Moves it to the current runtime.
+    ///
+    /// # Errors
+    /// Fails if the kernel cannot watch another descriptor.
+    pub(super) fn move_here(&mut self) -> io::Result<()> {
+        self.stream.get_mut().0.move_here()
+    }
+
+    /// Fails if the connection is to be closed.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let was_closed = self.life.closed.is_some();
+        let Poll::Ready(why) = self.life.poll_closed(cx) else { return Ok(()) };
+        if !was_closed {
+            match why {
+                Closed::Stranger if self.peer.info == Err(NotAdmitted::NoCertificate) => {
+                    self.tls.note_uncertified(self.peer.addr);
+                }
+                Closed::Expired => self.tls.note_expired(&self.peer),
+                // Counted when it connected.
+                Closed::Stranger => {}
+                Closed::Idle => {
+                    tracing::debug!(from = %self.peer.addr, "closed a silent connection");
+                }
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+impl Life {
+    /// Completes when the connection is to be closed.
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<Closed> {
+        if let Some(why) = self.closed {
+            return Poll::Ready(why);
+        }
+        if let Some(eviction) = &mut self.eviction
+            && Pin::new(eviction).poll(cx).is_ready()
+        {
+            return Poll::Ready(*self.closed.insert(Closed::Stranger));
+        }
+        loop {
+            let (now, next) = (Instant::now(), self.next());
+            if let Some(why) = self.over(now) {
+                return Poll::Ready(*self.closed.insert(why));
+            }
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(next)));
+            ready!(timer.as_mut().poll(cx));
+            timer.as_mut().reset(next.max(now + Duration::from_millis(1)));
+        }
+    }
+
+    fn over(&self, now: Instant) -> Option<Closed> {
+        match () {
+            () if self.stranger_until.is_some_and(|until| until <= now) => Some(Closed::Stranger),
+            () if self.certificate_left().is_zero() => Some(Closed::Expired),
+            () if self.heard + self.idle <= now => Some(Closed::Idle),
+            () => None,
+        }
+    }
+
+    /// Returns the time of the next check. The system clock may be set meanwhile: the expiry is
+    /// judged again at least once in the longest silence.
+    fn next(&self) -> Instant {
+        let silent = self.heard + self.idle;
+        let left = self.certificate_left().min(self.idle);
+        silent.min(Instant::now() + left).min(self.stranger_until.unwrap_or(silent))
+    }
+
+    fn certificate_left(&self) -> Duration {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Its last second is part of its validity.
+        Duration::from_secs(self.expires_s.saturating_add(1)).saturating_sub(now)
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.life.heard = Instant::now();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
