@@ -193,8 +193,9 @@ impl HeldFile {
     /// Reads it from its beginning. Another file may have been mounted over it, so its path comes
     /// first.
     fn read(&self) -> io::Result<String> {
-        match (fs::read_to_string(&self.path), &self.held) {
-            (Err(error), Some(mut held)) if is_out_of_descriptors(&error) => {
+        match (fs::read_to_string(&self.path), self.held.as_ref()) {
+            (Err(error), Some(held)) if is_out_of_descriptors(&error) => {
+                let mut held: &File = held;
                 held.rewind()?;
                 let mut text = String::new();
                 held.read_to_string(&mut text)?;

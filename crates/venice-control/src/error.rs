@@ -232,6 +232,9 @@ pub(crate) fn rack_status(error: &RackError) -> Status {
         RackError::BadRequest(reason) => {
             (Code::InvalidArgument, Kind::BadRequest(error_detail::BadRequest { reason }))
         }
+        RackError::TooMany(reason) => {
+            (Code::ResourceExhausted, Kind::TooMany(error_detail::TooMany { reason }))
+        }
         RackError::HandshakeFailed => {
             (Code::Aborted, Kind::HandshakeFailed(error_detail::HandshakeFailed {}))
         }
@@ -307,6 +310,7 @@ fn decode_detail(details: &[u8]) -> Option<ControlError> {
         }
         Kind::NotRegistered(_) => RackError::NotRegistered,
         Kind::BadRequest(bad) => RackError::BadRequest(bad.reason),
+        Kind::TooMany(too_many) => RackError::TooMany(too_many.reason),
         Kind::HandshakeFailed(_) => RackError::HandshakeFailed,
         Kind::TransferFailed(failed) => RackError::TransferFailed(failed.reason),
         Kind::StoreFull(full) => RackError::StoreFull(full.why),
@@ -344,6 +348,7 @@ mod tests {
             RackError::NameTaken { name: "node1".into(), control_addr: "h:1".into() },
             RackError::NotRegistered,
             RackError::BadRequest("no".into()),
+            RackError::TooMany("wait".into()),
             RackError::NoBandwidth("busy".into()),
             RackError::NoDevice("none".into()),
             RackError::HandshakeFailed,

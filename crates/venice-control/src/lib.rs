@@ -22,7 +22,9 @@ pub use venice_rack::forecast::{ForecastSettings, Windows};
 pub use venice_rack::kind::{KindSpec, Lending, UnknownKind};
 pub use venice_rack::monitor::Kept;
 pub use venice_rack::placement::{Policy, UnknownPolicy};
-pub use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, InLine, Preempt, Queueing, Standing};
+pub use venice_rack::queueing::{
+    Asked, DEFAULT_PRIORITY, InLine, Preempt, Queueing, Standing, WaitingBounds,
+};
 pub use venice_rack::quota::{Limit, Limits, OverQuota, QuotaFor, QuotaRecord};
 pub use venice_rack::request::{MAX_COPIES, MAX_PIECES, MAX_WANTS};
 pub use venice_rack::revocation::{Revocation, RevocationNews, Revocations};

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use venice_control::identity::Lifetimes;
-use venice_control::{ForecastSettings, Policy, Windows};
+use venice_control::{ForecastSettings, Policy, WaitingBounds, Windows};
 use venice_fabric::{LinkModel, Position, Topology};
 use venice_rack::monitor::MonitorSettings;
 use venice_store::StoreLocation;
@@ -93,6 +93,13 @@ pub struct MonitorConfig {
     pub socket_group: String,
     /// Lifetime of node certificates, in seconds. Those of programs live at most a day.
     pub certificate_s: f64,
+    /// Requests of one user, on one node, that may wait in the queue. Those of administrators are
+    /// not bounded, here and in the next two.
+    pub user_waiting: usize,
+    /// Requests that may wait in the queue in all.
+    pub waiting: usize,
+    /// Calls in flight of one user, on one node.
+    pub user_calls: usize,
     /// Called when the Monitor Node listens.
     #[serde(skip)]
     pub on_ready: OnReady,
@@ -121,6 +128,9 @@ impl Default for MonitorConfig {
             local_socket: None,
             socket_group: "venice".to_owned(),
             certificate_s: 30.0 * 86_400.0,
+            user_waiting: WaitingBounds::default().of_user,
+            waiting: WaitingBounds::default().all,
+            user_calls: 256,
             on_ready: OnReady::default(),
         }
     }
@@ -166,6 +176,7 @@ impl MonitorConfig {
             link_bps,
             placement: self.placement,
             forecast: self.forecast_settings(),
+            waiting: WaitingBounds { of_user: self.user_waiting, all: self.waiting },
         }
     }
 
@@ -270,6 +281,14 @@ impl MonitorConfig {
                     "{key} is {samples}: expected between 1 and {LONGEST_WINDOW} samples"
                 )));
             }
+        }
+        let bounds = [
+            ("user_waiting", self.user_waiting),
+            ("waiting", self.waiting),
+            ("user_calls", self.user_calls),
+        ];
+        if let Some((key, _)) = bounds.into_iter().find(|(_, most)| *most == 0) {
+            return Err(MonitorError::Config(format!("{key} is 0: expected at least 1")));
         }
         if self.missed_heartbeats == 0 {
             return Err(MonitorError::Config(

@@ -4,11 +4,11 @@ mod repeat;
 mod stopping;
 mod writing;
 
-use crate::clock::{Clock, TICK, wall_ms};
+use crate::clock::{Clock, wall_ms};
 use crate::donors::{Answer, Call, Donors};
 use crate::error::MonitorError;
 use crate::inputs::{
-    AskedReply, ClaimAnswer, Done, Input, Listing, Order, PendingCall, PendingRequest, Report,
+    AskedReply, ClaimAnswer, Done, Heard, Input, Listing, Order, PendingCall, PendingRequest, Report,
     TransferAnswer,
 };
 use crate::log::{log, log_granted};
@@ -21,7 +21,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 use venice_control::{
     AllocationRequest, Asked, ClaimRequest, DonorStatus, Grant, HeartbeatAck, HeartbeatReport,
     Identity, NodeRegistration, Owner, RackError, Registered, TransferRequest, User,
@@ -33,6 +32,8 @@ use venice_wire::{GrantId, GrantKey};
 const LONG_STALL: Duration = Duration::from_secs(1);
 /// Most inputs handled at once, so that their changes are written together.
 const INPUTS_AT_ONCE: usize = 64;
+/// Most batches of reports handled at once.
+const HEARD_AT_ONCE: usize = 64;
 
 /// A finished call to a donor.
 struct Returned {
@@ -59,6 +60,8 @@ pub(crate) struct Driver {
     /// Longest lifetime of a certificate, in milliseconds.
     certificate_life_ms: u64,
     inputs: mpsc::Receiver<Input>,
+    /// Reports, ahead of all other inputs, and the time.
+    heard: mpsc::Receiver<Heard>,
     is_stopping: bool,
 }
 
@@ -89,20 +92,25 @@ impl Driver {
             trust,
             tenure,
             certificate_life_ms,
-            // A placeholder until `run`.
+            // Placeholders until `run`.
             inputs: mpsc::channel(1).1,
+            heard: mpsc::channel(1).1,
             is_stopping: false,
         }
     }
 
     /// Runs until a stop input, after which earlier inputs are completed, or until the store fails.
-    pub(crate) async fn run(mut self, inputs: mpsc::Receiver<Input>) -> Result<(), MonitorError> {
-        self.inputs = inputs;
+    pub(crate) async fn run(
+        mut self,
+        inputs: mpsc::Receiver<Input>,
+        heard: mpsc::Receiver<Heard>,
+    ) -> Result<(), MonitorError> {
+        (self.inputs, self.heard) = (inputs, heard);
         self.core.handle_certificate_life(self.certificate_life_ms);
         let mut batch = Vec::with_capacity(INPUTS_AT_ONCE);
-        let mut ticks = tokio::time::interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            // Heartbeats wait for one batch of other inputs at most.
+            self.handle_all_heard();
             self.perform_all().await?;
             if self.is_stopping {
                 return self.finish().await;
@@ -124,15 +132,41 @@ impl Driver {
                     self.handle_returned(done.map_err(MonitorError::Driver)?);
                 }
                 news = self.store.news() => self.handle_news(news?),
-                () = tokio::time::sleep(wait) => {
-                    self.core.handle_timeout(self.clock.now_ns());
-                }
-                _ = ticks.tick() => self.tick(),
+                Some(heard) = self.heard.recv() => self.handle_heard(heard),
+                () = tokio::time::sleep(wait) => self.handle_timeout(),
             }
         }
     }
 
-    /// Advances the clock. A stall of this process does not count against the nodes' heartbeats.
+    fn handle_all_heard(&mut self) {
+        for _ in 0..HEARD_AT_ONCE {
+            let Ok(heard) = self.heard.try_recv() else { return };
+            self.handle_heard(heard);
+        }
+    }
+
+    fn handle_heard(&mut self, heard: Heard) {
+        match heard {
+            Heard::Reports(reports) => {
+                let now_ns = self.clock.now_ns();
+                for Report { name, report, reply } in reports {
+                    let ack = self.handle_report(now_ns, &name, report);
+                    // A caller that has hung up needs no answer; the same below.
+                    let _ = reply.send(ack);
+                }
+            }
+            Heard::Tick => self.tick(),
+        }
+    }
+
+    /// Handles deadlines, after the reports that have arrived.
+    fn handle_timeout(&mut self) {
+        self.handle_all_heard();
+        self.core.handle_timeout(self.clock.now_ns());
+    }
+
+    /// Advances the clock. Time in which this driver, or the heartbeat server, stood still does not
+    /// count against the nodes: their reports come the same way as the ticks.
     fn tick(&mut self) {
         let missed = self.clock.tick();
         if missed >= LONG_STALL {
@@ -180,13 +214,6 @@ impl Driver {
                 let token = self.token();
                 self.registrations.insert(token, PendingCall { asked: node.clone(), reply });
                 self.core.handle_register(now_ns, token, node);
-            }
-            Input::Reports(reports) => {
-                for Report { name, report, reply } in reports {
-                    let ack = self.handle_report(now_ns, &name, report);
-                    // A caller that has hung up needs no answer; the same below.
-                    let _ = reply.send(ack);
-                }
             }
             Input::Request(owner, request, reply) => {
                 self.request(now_ns, owner, request, reply);

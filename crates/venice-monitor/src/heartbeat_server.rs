@@ -4,11 +4,12 @@
 //! handles the agents' connections, TLS and messages. Under load it forwards reports in batches, so
 //! that the driver wakes once per batch.
 
-use crate::inputs::{Input, Report};
+use crate::clock::TICK;
+use crate::inputs::{Heard, Report};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use venice_ports::set_time_slice;
 
 /// Capacity of the queue of reports; senders wait beyond it.
@@ -16,6 +17,8 @@ const REPORT_QUEUE: usize = 1024;
 /// Most reports forwarded at once. The driver handles nothing else meanwhile: some microseconds per
 /// report.
 const MAX_BATCH: usize = 32;
+/// Capacity of the driver's queue of batches.
+const BATCH_QUEUE: usize = 32;
 /// Least time between two batches.
 const BATCH_INTERVAL: Duration = Duration::from_millis(1);
 /// The kernel's default time slice of a thread.
@@ -42,12 +45,13 @@ impl HeartbeatServer {
         self.0.as_ref().expect("the runtime is taken only on drop").handle()
     }
 
-    /// Returns a channel whose reports are forwarded to the driver at `inputs`. The forwarder ends
-    /// when all senders are dropped.
-    pub(crate) fn reports(&self, inputs: mpsc::Sender<Input>) -> mpsc::Sender<Report> {
+    /// Returns a channel for reports, and the driver's end, which also gets a tick every [`TICK`].
+    /// The forwarder between them ends when all senders are dropped.
+    pub(crate) fn reports(&self) -> (mpsc::Sender<Report>, mpsc::Receiver<Heard>) {
         let (sender, received) = mpsc::channel(REPORT_QUEUE);
-        self.handle().spawn(forward(inputs, received));
-        sender
+        let (to_driver, heard) = mpsc::channel(BATCH_QUEUE);
+        self.handle().spawn(forward(to_driver, received));
+        (sender, heard)
     }
 }
 
@@ -69,12 +73,21 @@ fn reset_time_slice() {
 }
 
 /// Forwards a single report at once, and under load all reports of a millisecond together.
-async fn forward(inputs: mpsc::Sender<Input>, mut received: mpsc::Receiver<Report>) {
+async fn forward(driver: mpsc::Sender<Heard>, mut received: mpsc::Receiver<Report>) {
     let mut next = Instant::now();
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let mut reports = Vec::with_capacity(MAX_BATCH);
-        if received.recv_many(&mut reports, MAX_BATCH).await == 0 {
-            return;
+        let count = tokio::select! {
+            count = received.recv_many(&mut reports, MAX_BATCH) => Some(count),
+            _ = ticks.tick() => None,
+        };
+        match count {
+            Some(0) => return,
+            Some(_) => {}
+            None if driver.send(Heard::Tick).await.is_err() => return,
+            None => continue,
         }
         if Instant::now() < next && reports.len() < MAX_BATCH {
             sleep_until(next).await;
@@ -85,7 +98,7 @@ async fn forward(inputs: mpsc::Sender<Input>, mut received: mpsc::Receiver<Repor
             }
         }
         next = Instant::now() + BATCH_INTERVAL;
-        if inputs.send(Input::Reports(reports)).await.is_err() {
+        if driver.send(Heard::Reports(reports)).await.is_err() {
             return;
         }
     }
@@ -117,16 +130,15 @@ mod tests {
     async fn reports_are_forwarded_in_order_and_batched() {
         const REPORTS: u32 = 1000;
         let heartbeat_server = HeartbeatServer::start().unwrap();
-        let (inputs, mut received) = mpsc::channel(1);
-        let reports = heartbeat_server.reports(inputs);
+        let (reports, mut heard) = heartbeat_server.reports();
         let sending = tokio::spawn(async move {
             for number in 0..REPORTS {
                 reports.send(report(number)).await.unwrap();
             }
         });
         let (mut numbers, mut batches) = (Vec::new(), 0);
-        while let Some(input) = received.recv().await {
-            let Input::Reports(reports) = input else { panic!("only reports are forwarded") };
+        while let Some(heard) = heard.recv().await {
+            let Heard::Reports(reports) = heard else { continue };
             assert!(reports.len() <= MAX_BATCH);
             numbers.extend(reports.iter().map(|report| report.report.identity.node.0));
             batches += 1;

@@ -24,8 +24,6 @@ pub(crate) type ClaimReply = Reply<ClaimAnswer>;
 /// An input of the driver.
 pub(crate) enum Input {
     Register(NodeRegistration, Reply<Result<Registered, RackError>>),
-    /// Reports of nodes, in order of arrival.
-    Reports(Vec<Report>),
     Request(Owner, AllocationRequest, AskedReply),
     /// Withdrawal of a request.
     Leave {
@@ -44,8 +42,8 @@ pub(crate) enum Input {
 }
 
 impl Input {
-    /// True if the caller has hung up and the input concerns nobody else. Reports, withdrawals,
-    /// releases and revocations are right without a caller.
+    /// True if the caller has hung up and the input concerns nobody else. Withdrawals, releases and
+    /// revocations are right without a caller.
     pub(crate) fn is_abandoned(&self) -> bool {
         match self {
             Self::Register(_, reply) => reply.is_closed(),
@@ -54,10 +52,19 @@ impl Input {
             Self::Transfer(_, _, reply) => reply.is_closed(),
             Self::Claim(_, _, reply) => reply.is_closed(),
             Self::Order(order, reply) => !order.is_rack_wide() && reply.is_closed(),
-            Self::Reports(_) | Self::Leave { .. } | Self::Release(..) => false,
+            Self::Leave { .. } | Self::Release(..) => false,
             Self::List(_) | Self::Stop => false,
         }
     }
+}
+
+/// An input by way of the heartbeat server, in order.
+pub(crate) enum Heard {
+    /// Reports of nodes, in order of arrival.
+    Reports(Vec<Report>),
+    /// The heartbeat server runs: all reports that arrived before have been forwarded. The time
+    /// counts for the nodes' liveness only as these arrive.
+    Tick,
 }
 
 /// A node's heartbeat report.

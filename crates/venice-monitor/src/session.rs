@@ -89,15 +89,17 @@ impl Session {
         let tenure = store.shared().map_or_else(Tenure::for_ever, |it| it.membership().tenure());
         let driver = self.driver(store, records)?;
         // In a set, so that the driver ends when this future is dropped.
-        tasks.spawn(driver.run(received));
+        let (reports, heard) = self.heartbeat_server.reports();
+        tasks.spawn(driver.run(received, heard));
         let authority = Arc::clone(&self.authority);
-        let channels = (inputs.clone(), self.heartbeat_server.reports(inputs.clone()));
+        let channels = (inputs.clone(), reports);
         let service = Arc::new(Service::new(channels, authority, addr, tenure.clone()));
         let _background = self.background(&service, peer_tasks.renewal)?;
         let (stop, stopped) = oneshot::channel();
         // A send and a dropped sender both stop the server.
         let stopped = async { drop(stopped.await) };
         let (door, nodes) = (Arc::clone(&self.door), self.heartbeat_server.handle());
+        let nodes = (nodes, self.config.user_calls);
         let serving = serve_monitor(listener, door, service, nodes, stopped);
         let mut serving = std::pin::pin!(serving);
         tracing::info!(%addr, records = count, "the Monitor Node listens");

@@ -51,6 +51,7 @@ pub use view::{RecordKey, Sight, View};
 use crate::NS_PER_MS;
 use crate::forecast::{ForecastSettings, Workloads};
 use crate::placement::Policy;
+use crate::queueing::WaitingBounds;
 use crate::quota::Quotas;
 use crate::rat::{GrantRecord, Rat};
 use crate::revocation::Revocations;
@@ -93,6 +94,8 @@ pub struct MonitorSettings {
     pub placement: Policy,
     /// Settings of forecasts and reservations.
     pub forecast: ForecastSettings,
+    /// Bounds on queued requests.
+    pub waiting: WaitingBounds,
 }
 
 impl MonitorSettings {

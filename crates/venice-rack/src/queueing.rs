@@ -23,6 +23,23 @@ pub struct Queueing {
     pub priority: u8,
     /// The grants of lower priority that may be preempted for it.
     pub preempt: Preempt,
+    /// True for an administrator's request: the bounds on queued requests do not apply.
+    pub is_admin: bool,
+}
+
+/// Bounds on queued requests. Those of administrators are not bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitingBounds {
+    /// Requests of one user, on one node.
+    pub of_user: usize,
+    /// Requests in all.
+    pub all: usize,
+}
+
+impl Default for WaitingBounds {
+    fn default() -> Self {
+        Self { of_user: 64, all: 4096 }
+    }
 }
 
 /// The grants that may be preempted for a request.
@@ -39,7 +56,13 @@ pub enum Preempt {
 
 impl Default for Queueing {
     fn default() -> Self {
-        Self { wait_ms: 0, waited_ms: 0, priority: DEFAULT_PRIORITY, preempt: Preempt::No }
+        Self {
+            wait_ms: 0,
+            waited_ms: 0,
+            priority: DEFAULT_PRIORITY,
+            preempt: Preempt::No,
+            is_admin: false,
+        }
     }
 }
 

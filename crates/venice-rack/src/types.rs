@@ -530,6 +530,9 @@ pub enum RackError {
     /// The request is invalid, for the reason given.
     #[error("{0}")]
     BadRequest(String),
+    /// The caller has reached a bound, named with a remedy.
+    #[error("{0}")]
+    TooMany(String),
     /// The donors had room, but failed or did not answer in time; no memory is set aside. A retry
     /// may help.
     #[error("the donors have room, but failed or did not answer in time")]

@@ -37,7 +37,7 @@ impl Waiting {
         let (wait_ms, priority) = (milliseconds(self.at_most), self.priority);
         // The Monitor Node extends this for administrators.
         let preempt = if self.preempt { Preempt::Own } else { Preempt::No };
-        Queueing { wait_ms, waited_ms: 0, priority, preempt }
+        Queueing { wait_ms, priority, preempt, ..Queueing::default() }
     }
 }
 

@@ -70,11 +70,12 @@ fn queueing_in(queueing: proto::Queueing) -> Result<Queueing, Status> {
     let priority = priority.unwrap_or(DEFAULT_PRIORITY);
     // The server checks the ownership.
     let preempt = if preempt { Preempt::Own } else { Preempt::No };
-    Ok(Queueing { wait_ms, waited_ms, priority, preempt })
+    // The service knows who is an administrator.
+    Ok(Queueing { wait_ms, waited_ms, priority, preempt, is_admin: false })
 }
 
 fn queueing_out(queueing: Queueing) -> proto::Queueing {
-    let Queueing { wait_ms, waited_ms, priority, preempt } = queueing;
+    let Queueing { wait_ms, waited_ms, priority, preempt, is_admin: _ } = queueing;
     let preempt = preempt != Preempt::No;
     proto::Queueing { wait_ms, waited_ms, priority: Some(priority.into()), preempt }
 }

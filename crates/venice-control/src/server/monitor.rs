@@ -1,6 +1,7 @@
 //! The MonitorNode service over a [`MonitorHandler`].
 
 use super::accept::Connections;
+use super::call_limiter::{CallLimit, CallLimiter};
 use super::enrolment::{ADMINS, EnrolmentHandler, EnrolmentService};
 use super::heartbeats::{Answers, Heartbeats};
 use super::listen::{ServeError, transport};
@@ -21,6 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tonic::transport::server::Router;
 use tonic::{Request, Response, Status, Streaming};
+use tower::layer::util::{Identity, Stack};
 use venice_rack::caller::{Caller, Owner, User};
 use venice_rack::queueing::{DEFAULT_PRIORITY, Preempt, Queueing};
 use venice_rack::quota::{QuotaFor, QuotaRecord};
@@ -28,7 +30,8 @@ use venice_rack::types::AllocationRequest;
 
 /// Serves the Monitor Node's calls until `shutdown` completes, to callers that `tls` admits: nodes
 /// in the runtime `nodes`, where handshakes run too, other callers in the current runtime. Thus
-/// thousands of reporting agents do not delay a program's request.
+/// thousands of reporting agents do not delay a program's request. A user, other than an
+/// administrator, has at most `calls_of_user` calls in flight.
 ///
 /// # Errors
 /// [`ServeError::Serve`] when the service fails.
@@ -36,13 +39,14 @@ pub async fn serve_monitor<H: MonitorHandler + EnrolmentHandler>(
     listener: TcpListener,
     tls: Arc<TlsServer>,
     handler: Arc<H>,
-    nodes: &Handle,
+    (nodes, calls_of_user): (&Handle, usize),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let (of_nodes, of_others) = Connections::apart(&tls, listener, nodes)?;
     let (stop, mut stopped) = watch::channel(());
-    let (to_nodes, to_others) =
-        (router(&tls, &handler, &stopped), router(&tls, &handler, &stopped));
+    let limit = CallLimit(CallLimiter::new(calls_of_user, Arc::clone(&tls)));
+    let router = || router(&tls, &handler, &stopped, limit.clone());
+    let (to_nodes, to_others) = (router(), router());
     // A set, so that the task is aborted when this future is dropped.
     let mut beside = JoinSet::new();
     let served = async move {
@@ -67,10 +71,12 @@ fn router<H: MonitorHandler + EnrolmentHandler>(
     tls: &Arc<TlsServer>,
     handler: &Arc<H>,
     serving: &watch::Receiver<()>,
-) -> Router {
+    limit: CallLimit,
+) -> Router<Stack<CallLimit, Identity>> {
     let (tls, handler) = (Arc::clone(tls), Arc::clone(handler));
     let enrolment = EnrolmentService::new(Arc::clone(&handler), Arc::clone(&tls));
     transport()
+        .layer(limit)
         .add_service(MonitorNodeServer::new(Service { handler, tls, serving: serving.clone() }))
         .add_service(GateServer::new(enrolment))
 }
@@ -94,8 +100,10 @@ impl<H> Service<H> {
         Ok((user.into(), request))
     }
 
-    /// Checks the user's right to this priority, and sets whose grants may be preempted.
+    /// Checks the user's right to this priority, and sets whose grants may be preempted and whether
+    /// bounds apply.
     fn allow(&self, user: &User, queueing: &mut Queueing) -> Result<(), Status> {
+        queueing.is_admin = user.is_admin;
         if queueing.preempt != Preempt::No && user.is_admin {
             queueing.preempt = Preempt::All;
         }

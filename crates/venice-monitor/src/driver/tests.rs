@@ -105,7 +105,7 @@ async fn stop_completes_earlier_inputs_only() {
     for input in [before, Input::List(Listing::Quotas(reply)), Input::Stop, after] {
         inputs.send(input).await.unwrap();
     }
-    driver.run(received).await.unwrap();
+    driver.run(received, mpsc::channel(1).1).await.unwrap();
     assert_eq!(done.try_recv(), Ok(Ok(())));
     assert_eq!(listed.try_recv().unwrap().users.len(), 1);
     assert!(late.try_recv().is_err(), "the late order was answered");

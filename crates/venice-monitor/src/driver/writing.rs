@@ -50,6 +50,7 @@ impl Driver {
         loop {
             tokio::select! {
                 () = &mut again => return,
+                Some(heard) = self.heard.recv() => self.handle_heard(heard),
                 Some(input) = self.inputs.recv() => self.handle_without_room(input, why),
             }
         }

@@ -9,7 +9,7 @@ pub(super) use table::Offered;
 
 use super::handshake::{Chosen, beside};
 use super::pending::{CheckedRequest, Part, PendingRequest};
-use super::queue::Place;
+use super::queue::{Kept, Place};
 use super::{CallError, MonitorCore};
 use crate::placement::{Donor, Policy, place};
 use crate::resource::{MAX_DEVICE_GRANTS, ResourceKind, ResourceSpec, Share, too_many_grants};
@@ -76,6 +76,8 @@ pub(super) struct DeviceSearch<'a> {
     /// Slabs that are to be near the devices.
     pub(super) slabs: u32,
     pub(super) stock: Stock,
+    /// What requests ahead keep, where that is known already.
+    pub(super) kept: Option<&'a Kept>,
 }
 
 /// The devices a search chooses from.
@@ -92,7 +94,7 @@ impl MonitorCore {
     pub(super) fn device_search<'a>(&self, pending: &'a PendingRequest) -> DeviceSearch<'a> {
         let PendingRequest { checked, place, tried, .. } = pending;
         let slabs = pending.missing_slabs();
-        DeviceSearch { checked, place: *place, tried, slabs, stock: Stock::Free }
+        DeviceSearch { checked, place: *place, tried, slabs, stock: Stock::Free, kept: None }
     }
 
     /// Chooses a device, and returns it with its donor. Of the suitable ones it takes one near the
@@ -181,7 +183,11 @@ impl MonitorCore {
         chosen: &[Chosen],
         (node, entry, spec): (NodeId, &NodeEntry, &ResourceSpec),
     ) -> Option<String> {
-        let DeviceSearch { checked, place, tried, .. } = search;
+        let DeviceSearch { checked, place, tried, kept, .. } = search;
+        let is_kept = || match kept {
+            Some(kept) => kept.has_device((node, spec), want.amount()),
+            None => self.is_kept_for_others(*place, (node, spec), want.amount()),
+        };
         let refused = tried.refused.get(&(node, spec.kind, spec.address.clone()));
         let fault = self.fault_of(entry, spec);
         let missing = want.capabilities.iter().filter(|it| !spec.can(std::slice::from_ref(it)));
@@ -200,9 +206,7 @@ impl MonitorCore {
             () if left.is_some_and(|left| left < want.bytes.0) => {
                 format!("{} are left", ByteSize(left.unwrap_or(0)))
             }
-            () if self.is_kept_for_others(*place, (node, spec), want.amount()) => {
-                "reserved for requests ahead in the queue".to_owned()
-            }
+            () if is_kept() => "reserved for requests ahead in the queue".to_owned(),
             () => return None,
         })
     }

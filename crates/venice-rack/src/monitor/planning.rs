@@ -32,7 +32,8 @@ impl MonitorCore {
         let place = self.queue.place_to_be(request.queueing.priority);
         let tried = Tried::default();
         let (checked, slabs) = (&checked, checked.slabs());
-        let search = DeviceSearch { checked, place, tried: &tried, slabs, stock: Stock::Free };
+        let (tried, stock) = (&tried, Stock::Free);
+        let search = DeviceSearch { checked, place, tried, slabs, stock, kept: None };
         let chosen = self.choose_all_devices(&search);
         let chosen = chosen.map_err(|shortage| self.no_device(&search, &shortage).to_string());
         let sites: Vec<NodeId> = chosen.iter().flatten().map(|chosen| chosen.donor).collect();

@@ -6,11 +6,14 @@
 //! on while a large one waits, without starving it. The queue is not stored: a waiting client
 //! repeats its request every second, and a new Monitor Node rebuilds the queue from that.
 
+mod ahead;
 mod answers;
 mod devices;
+mod kept;
 mod places;
 mod preemption;
 
+pub(super) use kept::Kept;
 pub(super) use places::{Place, Queue, Waiter};
 
 use super::handshake::{Chosen, room};
@@ -19,7 +22,7 @@ use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::caller::Owner;
 use crate::placement::Donor;
-use crate::queueing::{InLine, Preempt};
+use crate::queueing::{InLine, Preempt, WaitingBounds};
 use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::NodeEntry;
 use crate::types::RackError;
@@ -46,19 +49,51 @@ impl Closed {
     }
 }
 
+/// A walk of the queue.
+struct Walk {
+    /// What the requests passed so far keep from the next one.
+    kept: Kept,
+    /// Slabs that all donors together have free.
+    free_slabs: u64,
+}
+
 impl MonitorCore {
     /// Queues a request. Answered by [`Action::ReplyRequest`], or until then by
     /// [`Action::ReplyStanding`].
     pub(super) fn enter_queue(&mut self, now_ns: u64, checked: CheckedRequest) {
         let waiter = Waiter::new(now_ns, checked);
         let client_id = waiter.client_id();
-        if let Err(error) = self.check_ever(&waiter) {
+        let refused = self.check_bounds(&waiter).and_then(|()| self.check_ever(&waiter));
+        if let Err(error) = refused {
             self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
             return;
         }
         let place = self.queue.place(waiter.queueing().priority);
         self.queue.enter(place, waiter);
-        self.serve_queue(now_ns);
+        // It brings nothing that another request waits for.
+        let walk = Walk { kept: self.kept_before(place), free_slabs: self.free_slabs() };
+        self.serve_place(now_ns, place, &walk);
+        self.call_back(now_ns);
+    }
+
+    /// Checks the bounds on queued requests, of the user and of all.
+    fn check_bounds(&self, waiter: &Waiter) -> Result<(), RackError> {
+        if waiter.queueing().is_admin {
+            return Ok(());
+        }
+        let owner = &waiter.checked.owner;
+        let WaitingBounds { of_user, all } = self.settings.waiting;
+        let (queued, theirs) = self.queue.lengths(owner);
+        match () {
+            () if theirs >= of_user => Err(RackError::TooMany(format!(
+                "{owner} has {theirs} requests in the queue, as many as one user may: wait until \
+                 some are granted, or cancel some (`venice queue` lists them)"
+            ))),
+            () if queued >= all => Err(RackError::TooMany(format!(
+                "the queue has {queued} requests, as many as the Monitor Node keeps: try again later"
+            ))),
+            () => Ok(()),
+        }
     }
 
     /// Describes in words how a request would wait.
@@ -68,7 +103,7 @@ impl MonitorCore {
         let queueing = waiter.queueing();
         let place = self.queue.place_to_be(queueing.priority);
         let rank = self.queue.before(place).count() + 1;
-        let is_first = self.before(place, &waiter.checked).is_empty();
+        let is_first = !self.has_before(place, &waiter.checked);
         let called = match queueing.preempt {
             Preempt::No => Vec::new(),
             _ if !is_first => {
@@ -116,26 +151,51 @@ impl MonitorCore {
     }
 
     /// Begins the handshakes of all queued requests for which there is room, one after the other.
+    /// One walk: what the requests passed keep from the next ones is added up on the way.
     pub(super) fn serve_queue(&mut self, now_ns: u64) {
         if self.queue.is_empty() {
             self.queue.calls.clear();
             return;
         }
+        let mut walk = Walk { kept: Kept::default(), free_slabs: self.free_slabs() };
         for place in self.queue.in_order() {
-            let needs = self.needs(now_ns, place);
-            let Some(waiter) = self.queue.at_mut(place) else { continue };
-            waiter.needs = needs;
-            if needs != Needs::Nothing {
-                continue;
+            if self.serve_place(now_ns, place, &walk) {
+                // The handshake took memory, and counts against the requests it passed.
+                walk = Walk { kept: self.kept_through(place), free_slabs: self.free_slabs() };
+            } else if let Some(waiter) = self.queue.at(place) {
+                self.add_kept(&mut walk.kept, waiter);
             }
-            let Some(waiter) = self.queue.leave(place) else { continue };
-            self.begin(now_ns, waiter.checked.clone(), place, Some(waiter));
         }
         self.call_back(now_ns);
     }
 
+    /// Begins the handshake of a queued request if there is room; returns true if it did.
+    fn serve_place(&mut self, now_ns: u64, place: Place, walk: &Walk) -> bool {
+        let needs = self.needs(now_ns, place, walk);
+        let Some(waiter) = self.queue.at_mut(place) else { return false };
+        waiter.needs = needs;
+        if needs != Needs::Nothing {
+            return false;
+        }
+        let Some(waiter) = self.queue.leave(place) else { return false };
+        self.begin(now_ns, waiter.checked.clone(), place, Some(waiter));
+        true
+    }
+
+    fn kept_before(&self, place: Place) -> Kept {
+        let mut kept = Kept::default();
+        self.queue.before(place).for_each(|waiter| self.add_kept(&mut kept, waiter));
+        kept
+    }
+
+    fn kept_through(&self, place: Place) -> Kept {
+        let mut kept = Kept::default();
+        self.queue.through(place).for_each(|waiter| self.add_kept(&mut kept, waiter));
+        kept
+    }
+
     /// Returns what the request waits for.
-    fn needs(&self, now_ns: u64, place: Place) -> Needs {
+    fn needs(&self, now_ns: u64, place: Place, walk: &Walk) -> Needs {
         let Some(waiter) = self.queue.at(place) else { return Needs::Nothing };
         if let Needs::Donors { until_ns } = waiter.needs
             && now_ns < until_ns
@@ -146,18 +206,20 @@ impl MonitorCore {
             return Needs::Quota;
         }
         let memory = waiter.checked.memory();
-        match memory.is_none_or(|memory| self.has_memory_for(place, waiter, &memory)) {
-            true if self.has_devices_for(place, waiter) => Needs::Nothing,
+        match memory.is_none_or(|memory| self.has_memory_for(waiter, &memory, walk)) {
+            true if self.has_devices_for(place, waiter, &walk.kept) => Needs::Nothing,
             true => Needs::Device,
             false => Needs::Room,
         }
     }
 
-    fn has_memory_for(&self, place: Place, waiter: &Waiter, memory: &WantedMemory) -> bool {
-        if !self.leaves_enough(&waiter.checked, memory.slabs) {
+    fn has_memory_for(&self, waiter: &Waiter, memory: &WantedMemory, walk: &Walk) -> bool {
+        if walk.free_slabs < u64::from(memory.slabs)
+            || !self.leaves_enough(&waiter.checked, memory.slabs)
+        {
             return false;
         }
-        let closed = self.closed_to(place, memory.slabs);
+        let closed = walk.kept.closed_to(memory.slabs);
         let available = NodeEntry::available_slabs;
         let donors = self.as_donors(waiter, memory.most_slabs, &closed, available);
         room(donors) >= u64::from(memory.slabs)

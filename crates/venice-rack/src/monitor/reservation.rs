@@ -120,7 +120,7 @@ impl MonitorCore {
         up.map(|(_, entry)| u64::from(entry.status.total_slabs)).sum()
     }
 
-    fn free_slabs(&self) -> u64 {
+    pub(super) fn free_slabs(&self) -> u64 {
         self.rrt.iter().map(|(_, entry)| u64::from(entry.available_slabs())).sum()
     }
 

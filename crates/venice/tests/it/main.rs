@@ -29,6 +29,7 @@ mod rack_life;
 mod service_hosts;
 mod several_monitors;
 mod simulated_racks;
+mod strangers;
 mod swap;
 mod swap_in_guest;
 mod tables;

@@ -109,7 +109,14 @@ impl MonitorCore {
         place: Place,
     ) -> Result<(), RackError> {
         let tried = Tried::default();
-        let search = DeviceSearch { checked, place, tried: &tried, slabs: 0, stock: Stock::Whole };
+        let search = DeviceSearch {
+            checked,
+            place,
+            tried: &tried,
+            slabs: 0,
+            stock: Stock::Whole,
+            kept: None,
+        };
         let shortage = self.choose_all_devices(&search).err();
         shortage.map_or(Ok(()), |shortage| {
             let why = self.why_no_device(&DeviceSearch { stock: Stock::Free, ..search }, &shortage);

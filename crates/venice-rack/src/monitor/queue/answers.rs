@@ -12,6 +12,9 @@ use crate::want::Want;
 use std::collections::BTreeSet;
 use venice_wire::{NodeId, SLAB_BYTES};
 
+/// Most requests described in one answer, which has the room of a header.
+const MAX_DESCRIBED: usize = 64;
+
 impl MonitorCore {
     /// Answers calls that are due, and drops requests that are late or whose client is gone.
     pub(in crate::monitor) fn answer_queue(&mut self, now_ns: u64) {
@@ -85,24 +88,35 @@ impl MonitorCore {
         RackError::NoRoom { asked_bytes, free: self.free_by_node(named), line }
     }
 
-    /// Describes the requests before a place that may use what this one may.
+    /// True if a request before a place may use what this one may.
+    pub(super) fn has_before(&self, place: Place, checked: &CheckedRequest) -> bool {
+        self.all_before(place, checked).next().is_some()
+    }
+
+    /// Describes the first requests before a place that may use what this one may.
     pub(super) fn before(&self, place: Place, checked: &CheckedRequest) -> Vec<String> {
+        self.all_before(place, checked).take(MAX_DESCRIBED).map(described).collect()
+    }
+
+    fn all_before(&self, place: Place, checked: &CheckedRequest) -> impl Iterator<Item = &Waiter> {
         let for_memory = |waiter: &Waiter| {
             checked.memory().is_some() && wants_memory_of(waiter, checked.named.as_ref())
         };
-        let meets =
-            |waiter: &&Waiter| for_memory(waiter) || self.shares_device(checked, &waiter.checked);
-        self.queue.before(place).filter(meets).map(described).collect()
+        let meets = move |waiter: &&Waiter| {
+            for_memory(waiter) || self.shares_device(checked, &waiter.checked)
+        };
+        self.queue.before(place).filter(meets)
     }
 
-    /// Describes the requests before a place that may use memory of the same donors.
+    /// Describes the first requests before a place that may use memory of the same donors.
     pub(in crate::monitor) fn before_for_memory(
         &self,
         place: Place,
         named: Option<&BTreeSet<NodeId>>,
     ) -> Vec<String> {
         let meets = |waiter: &&Waiter| wants_memory_of(waiter, named);
-        self.queue.before(place).filter(meets).map(described).collect()
+        let before = self.queue.before(place).filter(meets);
+        before.take(MAX_DESCRIBED).map(described).collect()
     }
 
     /// Returns the free bytes by node, for a request that names these donors or none.

@@ -6,6 +6,7 @@
 use super::super::MonitorCore;
 use super::super::devices::{DeviceSearch, Stock, Tried, is_usable};
 use super::super::pending::CheckedRequest;
+use super::kept::Kept;
 use super::places::{Place, Waiter};
 use super::preemption::Calls;
 use crate::queueing::in_line_text;
@@ -40,13 +41,14 @@ impl Waiter {
 impl MonitorCore {
     fn search<'a>(&self, waiter: &'a Waiter, place: Place, tried: &'a Tried) -> DeviceSearch<'a> {
         let checked = &waiter.checked;
-        DeviceSearch { checked, place, tried, slabs: checked.slabs(), stock: Stock::Free }
+        let (slabs, stock) = (checked.slabs(), Stock::Free);
+        DeviceSearch { checked, place, tried, slabs, stock, kept: None }
     }
 
-    /// True if all its devices are free, whatever donors refused before.
-    pub(super) fn has_devices_for(&self, place: Place, waiter: &Waiter) -> bool {
+    /// True if all its devices are free and not kept for others, whatever donors refused before.
+    pub(super) fn has_devices_for(&self, place: Place, waiter: &Waiter, kept: &Kept) -> bool {
         let untried = Tried::default();
-        let search = self.search(waiter, place, &untried);
+        let search = DeviceSearch { kept: Some(kept), ..self.search(waiter, place, &untried) };
         self.choose_all_devices(&search).is_ok()
     }
 

@@ -110,10 +110,9 @@ impl Waiter {
 
     /// Records a call or its repetition; the wait counts from the first call.
     pub(in crate::monitor) fn ask(&mut self, now_ns: u64, queueing: Queueing) {
-        let Queueing { wait_ms, waited_ms, preempt, .. } = queueing;
-        let waited_ms = waited_ms.max(self.waited_ms(now_ns));
+        let waited_ms = queueing.waited_ms.max(self.waited_ms(now_ns));
         let priority = self.queueing().priority;
-        self.checked.request.queueing = Queueing { wait_ms, waited_ms, priority, preempt };
+        self.checked.request.queueing = Queueing { waited_ms, priority, ..queueing };
         (self.asked_ns, self.heard_ns) = (now_ns, now_ns);
         if !std::mem::replace(&mut self.is_asking, true) {
             self.answer_ns = now_ns.saturating_add(ANSWER_WITHIN_NS);
@@ -131,9 +130,18 @@ impl Waiter {
 
     /// True if a request behind it may take an amount that this want could use.
     pub(super) fn may_be_passed(&self, want: usize, amount: u64) -> bool {
+        self.kept_from(want).is_none_or(|least| amount < least)
+    }
+
+    /// Returns the least amount of a want that a request behind it may not take; `None`: it may
+    /// take all.
+    pub(super) fn kept_from(&self, want: usize) -> Option<u64> {
         let most = self.checked.request.wants[want].total();
-        self.needs == Needs::Quota
-            || !self.is_calling && self.passed[want].saturating_add(amount) <= most
+        match most.checked_sub(self.passed[want]) {
+            _ if self.needs == Needs::Quota => None,
+            Some(left) if !self.is_calling => Some(left.saturating_add(1)),
+            Some(_) | None => Some(0),
+        }
     }
 
     /// Returns the amount of a want that went to requests behind it.
@@ -197,6 +205,8 @@ impl Waiter {
 pub(in crate::monitor) struct Queue {
     waiters: BTreeMap<Place, Waiter>,
     places: BTreeMap<u128, Place>,
+    /// Queued requests by owner.
+    of_owner: BTreeMap<Owner, usize>,
     arrivals: u64,
     /// The grants preempted for them.
     pub(super) calls: Calls,
@@ -216,13 +226,25 @@ impl Queue {
 
     pub(super) fn enter(&mut self, place: Place, waiter: Waiter) {
         self.places.insert(waiter.client_id(), place);
+        *self.of_owner.entry(waiter.checked.owner.clone()).or_default() += 1;
         self.waiters.insert(place, waiter);
     }
 
     pub(super) fn leave(&mut self, place: Place) -> Option<Waiter> {
         let waiter = self.waiters.remove(&place)?;
         self.places.remove(&waiter.client_id());
+        if let Some(theirs) = self.of_owner.get_mut(&waiter.checked.owner) {
+            *theirs -= 1;
+            if *theirs == 0 {
+                self.of_owner.remove(&waiter.checked.owner);
+            }
+        }
         Some(waiter)
+    }
+
+    /// Returns the number of queued requests, of all and of an owner.
+    pub(super) fn lengths(&self, owner: &Owner) -> (usize, usize) {
+        (self.waiters.len(), self.of_owner.get(owner).copied().unwrap_or(0))
     }
 
     /// Removes a client's request. Returns true if it was queued.
@@ -263,6 +285,11 @@ impl Queue {
     /// Returns the owner of a queued request.
     pub(in crate::monitor) fn owner_of(&self, client_id: u128) -> Option<&Owner> {
         Some(&self.waiters.get(self.places.get(&client_id)?)?.checked.owner)
+    }
+
+    /// Iterates over the requests up to a place, in order.
+    pub(super) fn through(&self, place: Place) -> impl Iterator<Item = &Waiter> {
+        self.waiters.range(..=place).map(|(_, waiter)| waiter)
     }
 
     pub(super) fn before(&self, place: Place) -> impl Iterator<Item = &Waiter> {

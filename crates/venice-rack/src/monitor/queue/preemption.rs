@@ -3,6 +3,7 @@
 
 use super::super::pending::WantedMemory;
 use super::MonitorCore;
+use super::ahead::Ahead;
 use super::places::{Place, Waiter};
 use crate::queueing::Preempt;
 use crate::rat::{GrantRecord, GrantState};
@@ -52,14 +53,19 @@ impl MonitorCore {
             let is_lent = self.rat.get(*id).is_some_and(|it| it.state == GrantState::Committed);
             is_lent && self.is_waited_for(call)
         });
+        let mut called: BTreeMap<Place, Vec<GrantId>> = BTreeMap::new();
+        for (id, call) in &calls {
+            called.entry(call.by).or_default().push(*id);
+        }
+        let mut ahead = Ahead::default();
         for place in self.queue.in_order() {
             let Some(waiter) = self.queue.at(place) else { continue };
             let may_call = waiter.needs.is_held_by_others()
                 && waiter.queueing().preempt != Preempt::No
                 // What is preempted would go to requests ahead.
-                && self.before(place, &waiter.checked).is_empty();
-            let theirs = calls.iter().filter(|(_, call)| call.by == place).map(|(id, _)| *id);
-            let theirs: Vec<GrantId> = theirs.collect();
+                && !self.is_met(&ahead, &waiter.checked);
+            self.add_ahead(&mut ahead, waiter);
+            let theirs = called.remove(&place).unwrap_or_default();
             let wanted = if may_call { self.victims(waiter, &calls, &theirs) } else { Vec::new() };
             for id in theirs.iter().filter(|id| !wanted.contains(id)) {
                 calls.remove(id);

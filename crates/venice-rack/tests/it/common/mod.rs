@@ -46,6 +46,7 @@ pub fn settings() -> MonitorSettings {
         link_bps: |_| None,
         placement: Policy::Nearest,
         forecast: Default::default(),
+        waiting: Default::default(),
     }
 }
 

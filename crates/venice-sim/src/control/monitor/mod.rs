@@ -260,5 +260,6 @@ pub(super) fn settings(scenario: &Scenario) -> MonitorSettings {
         link_bps: |_| None,
         placement: Policy::default(),
         forecast: Default::default(),
+        waiting: venice_rack::queueing::WaitingBounds { of_user: usize::MAX, all: usize::MAX },
     }
 }

@@ -98,6 +98,6 @@ impl Recipient {
             (true, _) => Preempt::Own,
         };
         let priority = DEFAULT_PRIORITY - 2 + rng.below(5) as u8;
-        Queueing { wait_ms: rng.between(500, 20_000), waited_ms: 0, priority, preempt }
+        Queueing { wait_ms: rng.between(500, 20_000), priority, preempt, ..Queueing::default() }
     }
 }

@@ -26,7 +26,7 @@ impl World {
             (true, 0) => Preempt::All,
             (true, _) => Preempt::Own,
         };
-        Queueing { wait_ms, waited_ms: 0, priority, preempt }
+        Queueing { wait_ms, priority, preempt, ..Queueing::default() }
     }
 
     pub(super) fn request(&mut self, wants: Vec<Want>, named: Option<usize>, waits: Option<Waits>) {

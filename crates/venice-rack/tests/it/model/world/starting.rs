@@ -33,6 +33,7 @@ pub(super) fn settings() -> MonitorSettings {
         link_bps: |_| None,
         placement: Policy::Nearest,
         forecast: Default::default(),
+        waiting: venice_rack::queueing::WaitingBounds { of_user: usize::MAX, all: usize::MAX },
     }
 }
 
