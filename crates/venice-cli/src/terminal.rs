@@ -24,10 +24,40 @@ pub fn say_bytes(bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes `value` as indented JSON.
+/// Writes `value` as indented JSON, with all characters escaped that a terminal may obey.
 pub fn say_json<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<()> {
-    say(serde_json::to_string_pretty(value)?)?;
+    say(json_text(value)?)?;
     Ok(())
+}
+
+fn json_text<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<String> {
+    let text = serde_json::to_string_pretty(value)?;
+    // Line ends outside of strings are the only control characters that serde_json leaves below
+    // 128; the others are in strings.
+    let escaped = |c: char| match c != '\n' && is_unsafe(c) {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    };
+    Ok(text.chars().map(escaped).collect())
+}
+
+/// Escapes the characters that a terminal may obey, so that a text of another user cannot clear the
+/// screen or forge lines: control characters, and those that change the direction of text.
+pub fn printable(text: &str) -> String {
+    let escaped = |c: char| match is_unsafe(c) {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(escaped).collect()
+}
+
+fn is_unsafe(c: char) -> bool {
+    let is_invisible = matches!(
+        c,
+        '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}'
+            | '\u{feff}'
+    );
+    c.is_control() || is_invisible
 }
 
 /// Prints a remark on stderr, which is not part of a command's result.
@@ -59,13 +89,14 @@ pub enum Align {
     Right,
 }
 
-/// Formats rows in aligned columns without borders, so that `awk` can read them too.
+/// Formats rows in aligned columns without borders, so that `awk` can read them too. Cells are made
+/// [`printable`].
 pub fn table(columns: &[(&str, Align)], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(columns.iter().map(|(title, _)| title.to_uppercase()));
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.iter().map(|cell| printable(cell)));
     }
     for (index, (_, align)) in columns.iter().enumerate() {
         if let Some(column) = table.column_mut(index) {

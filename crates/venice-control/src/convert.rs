@@ -26,6 +26,7 @@ use shares::{device_in, device_report_in, device_report_out, share_in, share_out
 use tonic::Status;
 use venice_rack::caller::Owner;
 use venice_rack::door::DoorReport;
+use venice_rack::label::{LABEL_RULE, is_label, is_printable};
 use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_rack::queueing::DEFAULT_PRIORITY;
 use venice_rack::revocation::RevocationNews;
@@ -42,11 +43,27 @@ fn required<T>(field: Option<T>, name: &str) -> Result<T, Status> {
     field.ok_or_else(|| Status::invalid_argument(format!("{name} is missing")))
 }
 
-/// Checks that a name is not empty; `what` names its subject.
+/// Checks that a name is not empty and has no control characters; `what` names its subject.
 pub(crate) fn name_in(name: String, what: &str) -> Result<String, Status> {
-    match name.is_empty() {
-        true => Err(Status::invalid_argument(format!("the name of {what} is empty"))),
-        false => Ok(name),
+    match () {
+        () if name.is_empty() => {
+            Err(Status::invalid_argument(format!("the name of {what} is empty")))
+        }
+        () if !is_printable(&name) => Err(Status::invalid_argument(format!(
+            "the name of {what} has control characters: expected printable ones"
+        ))),
+        () => Ok(name),
+    }
+}
+
+/// Checks the name of a user, which others read in lists.
+pub(crate) fn user_name_in(name: String) -> Result<String, Status> {
+    let name = name_in(name, "the user")?;
+    match is_label(&name) {
+        true => Ok(name),
+        false => {
+            Err(Status::invalid_argument(format!("invalid user name: expected {LABEL_RULE}")))
+        }
     }
 }
 

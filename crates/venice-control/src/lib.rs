@@ -20,6 +20,7 @@ pub use venice_rack::caller::{Caller, InvalidOwner, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
 pub use venice_rack::forecast::{ForecastSettings, Windows};
 pub use venice_rack::kind::{KindSpec, Lending, UnknownKind};
+pub use venice_rack::label::{MAX_LABEL_BYTES, is_label, to_label};
 pub use venice_rack::monitor::Kept;
 pub use venice_rack::placement::{Policy, UnknownPolicy};
 pub use venice_rack::queueing::{

@@ -4,6 +4,7 @@
 
 mod accept;
 mod agent;
+mod audit;
 mod call_limiter;
 mod connection;
 mod connection_limiter;

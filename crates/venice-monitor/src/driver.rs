@@ -11,7 +11,7 @@ use crate::inputs::{
     AskedReply, ClaimAnswer, Done, Heard, Input, Listing, Order, PendingCall, PendingRequest, Report,
     TransferAnswer,
 };
-use crate::log::{log, log_granted};
+use crate::log::{log, log_granted, log_refused};
 use crate::records::RecordStore;
 use crate::tenure::Tenure;
 use crate::trust::TrustState;
@@ -437,12 +437,12 @@ impl Driver {
     }
 
     fn reply(&mut self, client_id: u128, result: Result<Vec<Grant>, RackError>) {
+        let Some(asking) = self.requests.remove(&client_id) else { return };
         match &result {
-            Ok(grants) => log_granted(grants),
-            Err(error) => tracing::info!(%error, "refused"),
+            Ok(grants) => log_granted(&asking, grants),
+            Err(error) => log_refused(&asking, error),
         }
-        let asking = self.requests.remove(&client_id);
-        for reply in asking.into_iter().flat_map(|asking| asking.replies) {
+        for reply in asking.replies {
             let _ = reply.send(result.clone().map(Asked::Granted));
         }
     }

@@ -1,7 +1,9 @@
 //! The core's events as log lines.
 
-use venice_control::{Grant, QuotaFor, Share};
+use crate::inputs::PendingRequest;
+use venice_control::{AllocationRequest, Grant, QuotaFor, RackError, Share};
 use venice_rack::monitor::Event;
+use venice_wire::{ByteSize, SLAB_BYTES};
 
 pub(crate) fn log(event: &Event) {
     match event {
@@ -12,6 +14,12 @@ pub(crate) fn log(event: &Event) {
         Event::NodeDown { name } => tracing::warn!(node = name, "is down: its grants are lost"),
         Event::NodeStopped { name } => {
             tracing::info!(node = name, "is stopped: its agent has ended")
+        }
+        Event::GrantPreempted { id, owner, share, by } => {
+            let Share { kind, address, bytes, .. } = share;
+            let (grant, owner) = (id.0, owner.as_ref().map(ToString::to_string));
+            let act = "preempt";
+            tracing::info!(target: "audit", %by, act, grant, owner, %kind, address, bytes, "done");
         }
         Event::NodeDrains { name, drains: true } => tracing::info!(node = name, "is drained"),
         Event::NodeDrains { name, drains: false } => {
@@ -41,16 +49,28 @@ pub(crate) fn log(event: &Event) {
     }
 }
 
-/// Logs the grants of a request.
-pub(crate) fn log_granted(grants: &[Grant]) {
+/// Logs the grants of a request: owner, size and program.
+pub(crate) fn log_granted(asking: &PendingRequest, grants: &[Grant]) {
+    let PendingRequest { owner, request, .. } = asking;
+    let AllocationRequest { recipient, purpose, .. } = request;
     for Grant { donor, share, .. } in grants.iter().filter(|it| it.share.device().is_some()) {
-        tracing::info!(donor, kind = %share.kind, device = share.address, "granted");
+        let (kind, device) = (share.kind, &share.address);
+        tracing::info!(%owner, recipient, purpose, donor, %kind, device, "granted");
     }
     let memory = grants.iter().map(|grant| grant.share.slabs()).filter(|slabs| *slabs > 0);
     let (grants, slabs) = (memory.clone().count(), memory.map(u64::from).sum::<u64>());
     if grants > 0 {
-        tracing::info!(grants, slabs, "memory granted");
+        let size = ByteSize(slabs.saturating_mul(SLAB_BYTES));
+        tracing::info!(%owner, %size, recipient, purpose, grants, "memory granted");
     }
+}
+
+/// Logs the refusal of a request. Its texts may be the reason, and are quoted.
+pub(crate) fn log_refused(asking: &PendingRequest, error: &RackError) {
+    let PendingRequest { owner, request, .. } = asking;
+    let AllocationRequest { recipient, purpose, .. } = request;
+    let owner = owner.to_string();
+    tracing::info!(?owner, ?recipient, ?purpose, %error, "refused");
 }
 
 fn name_of(of: &QuotaFor) -> &str {

@@ -11,6 +11,7 @@
 //! - [`caller`] names authenticated callers, [`revocation`] revoked nodes, [`door`] counts refused
 //!   callers.
 //! - [`quota`] limits the use of each user, [`queueing`] describes requests that wait for room.
+//! - [`label`] has the rules for texts that others read.
 //! - [`transfer`] has the messages of grants that change hands.
 //! - [`kind`] is the table of the kinds of resources, [`resource`] describes offered resources and
 //!   granted shares, [`request`] what recipients want of them.
@@ -28,6 +29,7 @@ pub mod donor;
 pub mod door;
 pub mod forecast;
 pub mod kind;
+pub mod label;
 pub mod monitor;
 pub mod pausable_clock;
 pub mod placement;

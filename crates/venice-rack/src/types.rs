@@ -24,7 +24,7 @@ pub use crate::transfer::{
 };
 pub use crate::want::{InvalidWant, Want};
 
-/// Most bytes in the name of a node, a recipient or a purpose.
+/// Most bytes in the name of a node, a device or a capability.
 pub const MAX_NAME_BYTES: usize = 255;
 
 /// An agent's registration with the rack.

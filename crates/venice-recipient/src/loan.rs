@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use venice_control::client::{Access, AgentClient, MonitorClient};
-use venice_control::{AllocationPlan, ControlError, Grant, RackError, ResourceKind, Standing};
+use venice_control::{
+    AllocationPlan, ControlError, Grant, RackError, ResourceKind, Standing, to_label,
+};
 use venice_fabric::LinkModel;
 use venice_memory::paged::coding::Coding;
 use venice_memory::paged::run_block::{PortKind, RunBlockMap};
@@ -262,7 +264,7 @@ pub(crate) fn random_word() -> Result<u64, RecipientError> {
 
 /// Returns the name of this recipient, in words for users.
 pub(crate) fn recipient_name() -> String {
-    format!("{}/{}", host_name(), std::process::id())
+    to_label(&format!("{}/{}", host_name(), std::process::id()))
 }
 
 fn host_name() -> String {

@@ -1,6 +1,6 @@
 //! The specification of an allocation: memory, devices, or both.
 
-use venice_control::{AllocationRequest, Policy, Preempt, Queueing, Want};
+use venice_control::{AllocationRequest, Policy, Preempt, Queueing, Want, to_label};
 use venice_memory::paged::coding::Coding;
 use venice_wire::SLAB_BYTES;
 
@@ -76,7 +76,7 @@ impl AllocationSpec {
             donors: self.donors.clone(),
             home: self.home.clone(),
             placement: self.placement,
-            purpose: self.purpose.clone(),
+            purpose: to_label(&self.purpose),
             queueing: self.waiting.queueing(),
         })
     }

@@ -126,7 +126,7 @@ fn holders(grants: &[GrantRow]) -> Vec<String> {
             "" => terminal::bytes(grant.bytes),
             device => device.to_owned(),
         };
-        format!("{recipient} ({purpose}): {what}, grant {id}")
+        terminal::printable(&format!("{recipient} ({purpose}): {what}, grant {id}"))
     };
     grants.iter().map(line).collect()
 }
@@ -136,7 +136,9 @@ fn busy(grants: &[GrantRow]) -> Vec<(u64, String)> {
     let works = grants.iter().filter(|grant| grant.busy_ratio.is_some_and(|it| it > 0.0));
     let line = |grant: &GrantRow| {
         let (id, device) = (grant.id, &grant.address);
-        (id, format!("grant {id} ({device}) waits for running commands of {}", grant.recipient))
+        let recipient = &grant.recipient;
+        let said = format!("grant {id} ({device}) waits for running commands of {recipient}");
+        (id, terminal::printable(&said))
     };
     works.map(line).collect()
 }

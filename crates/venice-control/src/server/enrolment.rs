@@ -1,6 +1,7 @@
 //! The enrolment service (proto `Gate`) over an [`EnrolmentHandler`]: join tokens, certificates and
 //! revocations.
 
+use super::audit::audit;
 use super::peer_identity::peer;
 use super::tls_server::TlsServer;
 use crate::convert::{self, refused_out, revocation_out};
@@ -183,7 +184,7 @@ impl<H: EnrolmentHandler> Gate for EnrolmentService<H> {
         request: Request<proto::CertifyUserRequest>,
     ) -> Result<Response<CertificateResponse>, Status> {
         let proto::CertifyUserRequest { uid, name, request: csr } = request.get_ref().clone();
-        let name = convert::name_in(name, "the user")?;
+        let name = convert::user_name_in(name)?;
         // A node vouches for its own users only, and for no administrator.
         let user = |node| Caller::User(User { node, uid, name, is_admin: false });
         self.certify_for(&request, &csr, user)
@@ -193,12 +194,15 @@ impl<H: EnrolmentHandler> Gate for EnrolmentService<H> {
         &self,
         request: Request<proto::NewTokenRequest>,
     ) -> Result<Response<proto::NewTokenResponse>, Status> {
-        self.admit_admin(&request)?;
+        let by = self.admit_admin(&request)?;
         let proto::NewTokenRequest { valid_s, node } = request.into_inner();
         let node = node.map(|node| convert::name_in(node, "the node")).transpose()?;
         let node = node.unwrap_or_default();
-        let made = self.handler.new_token(valid_s, node).await.map_err(|e| rack_status(&e))?;
-        let NewToken { id, secret, authority } = made;
+        let made = self.handler.new_token(valid_s, node.clone()).await;
+        let made = made.map_err(|e| rack_status(&e));
+        let id = made.as_ref().map_or(0, |made| made.id);
+        audit(&by, "new token", format_args!("{id} for {node:?}, valid {valid_s} s"), &made);
+        let NewToken { id, secret, authority } = made?;
         let (secret, authority) = (secret.0.to_vec(), authority.0.to_vec());
         Ok(Response::new(proto::NewTokenResponse { id, secret, authority }))
     }
@@ -220,10 +224,13 @@ impl<H: EnrolmentHandler> Gate for EnrolmentService<H> {
         &self,
         request: Request<proto::RevokeNodeRequest>,
     ) -> Result<Response<proto::RevokeNodeResponse>, Status> {
-        self.admit_admin(&request)?;
+        let by = self.admit_admin(&request)?;
         let proto::RevokeNodeRequest { name, is_sure } = request.into_inner();
         let name = convert::name_in(name, "the node")?;
-        self.handler.revoke(name, is_sure).await.map_err(|e| rack_status(&e))?;
+        let revoked = self.handler.revoke(name.clone(), is_sure).await;
+        let revoked = revoked.map_err(|e| rack_status(&e));
+        audit(&by, "revoke", format_args!("node {name}"), &revoked);
+        revoked?;
         Ok(Response::new(proto::RevokeNodeResponse {}))
     }
 
@@ -231,8 +238,11 @@ impl<H: EnrolmentHandler> Gate for EnrolmentService<H> {
         &self,
         request: Request<proto::DeleteTokenRequest>,
     ) -> Result<Response<proto::DeleteTokenResponse>, Status> {
-        self.admit_admin(&request)?;
-        self.handler.delete_token(request.get_ref().id).await.map_err(|e| rack_status(&e))?;
+        let by = self.admit_admin(&request)?;
+        let id = request.get_ref().id;
+        let deleted = self.handler.delete_token(id).await.map_err(|e| rack_status(&e));
+        audit(&by, "delete token", id, &deleted);
+        deleted?;
         Ok(Response::new(proto::DeleteTokenResponse {}))
     }
 

@@ -1,6 +1,7 @@
 //! The MonitorNode service over a [`MonitorHandler`].
 
 use super::accept::Connections;
+use super::audit::audit;
 use super::call_limiter::{CallLimit, CallLimiter};
 use super::enrolment::{ADMINS, EnrolmentHandler, EnrolmentService};
 use super::heartbeats::{Answers, Heartbeats};
@@ -122,8 +123,15 @@ impl<H> Service<H> {
 }
 
 fn quota_of(user: Option<String>) -> Result<QuotaFor, Status> {
-    let user = user.map(|user| convert::name_in(user, "the user")).transpose()?;
+    let user = user.map(convert::user_name_in).transpose()?;
     Ok(user.map_or(QuotaFor::Others, QuotaFor::User))
+}
+
+fn whose(of: &QuotaFor) -> &str {
+    match of {
+        QuotaFor::User(user) => user,
+        QuotaFor::Others => "all others",
+    }
 }
 
 fn is_node(caller: &Caller, name: &str) -> bool {
@@ -261,10 +269,13 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
             Caller::User(user) => user.is_admin || (user.uid == 0 && user.node == name),
             _ => is_node(caller, &name),
         };
-        self.tls.admit_if(&request, &who, may)?;
+        let by = self.tls.admit_if(&request, &who, may)?;
         let proto::DrainNodeRequest { name, undo } = request.into_inner();
         let name = convert::name_in(name, "the node")?;
-        self.handler.drain(name, undo).await.map_err(|e| rack_status(&e))?;
+        let drained = self.handler.drain(name.clone(), undo).await.map_err(|e| rack_status(&e));
+        let act = if undo { "undo drain" } else { "drain" };
+        audit(&by, act, format_args!("node {name}"), &drained);
+        drained?;
         Ok(Response::new(proto::DrainNodeResponse {}))
     }
 
@@ -272,10 +283,13 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::SetQuotaRequest>,
     ) -> Result<Response<proto::SetQuotaResponse>, Status> {
-        self.tls.admit_if(&request, ADMINS, Caller::is_admin)?;
+        let by = self.tls.admit_if(&request, ADMINS, Caller::is_admin)?;
         let proto::SetQuotaRequest { user, limits } = request.into_inner();
         let record = QuotaRecord { of: quota_of(user)?, limits: convert::limits_in(limits)? };
-        self.handler.set_quota(record).await.map_err(|e| rack_status(&e))?;
+        let what = format!("{}: {}", whose(&record.of), record.limits);
+        let set = self.handler.set_quota(record).await.map_err(|e| rack_status(&e));
+        audit(&by, "set quota", what, &set);
+        set?;
         Ok(Response::new(proto::SetQuotaResponse {}))
     }
 
@@ -283,9 +297,11 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         &self,
         request: Request<proto::RemoveQuotaRequest>,
     ) -> Result<Response<proto::RemoveQuotaResponse>, Status> {
-        self.tls.admit_if(&request, ADMINS, Caller::is_admin)?;
+        let by = self.tls.admit_if(&request, ADMINS, Caller::is_admin)?;
         let of = quota_of(request.into_inner().user)?;
-        self.handler.remove_quota(of).await.map_err(|e| rack_status(&e))?;
+        let removed = self.handler.remove_quota(of.clone()).await.map_err(|e| rack_status(&e));
+        audit(&by, "remove quota", whose(&of), &removed);
+        removed?;
         Ok(Response::new(proto::RemoveQuotaResponse {}))
     }
 

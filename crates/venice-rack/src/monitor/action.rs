@@ -1,6 +1,7 @@
 //! The actions of the Monitor Node, and their results.
 
 use super::admission::JoinTokenRecord;
+use crate::caller::Owner;
 use crate::queueing::Standing;
 use crate::quota::{Limits, QuotaFor, QuotaRecord};
 use crate::rat::GrantRecord;
@@ -175,6 +176,17 @@ pub enum Event {
     NodeDown {
         /// Its name.
         name: String,
+    },
+    /// A grant is preempted: its donor gives notice.
+    GrantPreempted {
+        /// The grant's number.
+        id: GrantId,
+        /// Its owner, if known.
+        owner: Option<Owner>,
+        /// What it is a grant of.
+        share: Share,
+        /// Owner of the request it is preempted for.
+        by: Owner,
     },
     /// A node's agent was stopped in an orderly way.
     NodeStopped {

@@ -2,6 +2,7 @@
 
 use super::devices::{Offered, check_offered, reports_of};
 use super::{Action, CallError, Change, Event, MonitorCore, Token};
+use crate::label::is_printable;
 use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::{NodeEntry, NodeRecord};
 use crate::types::{
@@ -397,6 +398,14 @@ fn check_registration(node: &NodeRegistration) -> Result<(), RackError> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(|c: char| c.is_control()) {
         return bad(format!(
             "a node's name has 1 to {MAX_NAME_BYTES} printable characters, not {name:?}"
+        ));
+    }
+    let NodeRegistration { control_addr, udp_addr, shm_socket, link, .. } = node;
+    let texts = [control_addr, udp_addr, shm_socket, link];
+    if texts.into_iter().any(|text| text.len() > MAX_NAME_BYTES || !is_printable(text)) {
+        return bad(format!(
+            "{name} reports an address or a link of more than {MAX_NAME_BYTES} bytes, or with \
+             control characters"
         ));
     }
     if node.control_addr.is_empty() {

@@ -18,7 +18,7 @@ pub(super) use places::{Place, Queue, Waiter};
 
 use super::handshake::{Chosen, room};
 use super::pending::{CheckedRequest, WantedMemory};
-use super::{Action, MonitorCore};
+use super::{Action, Event, MonitorCore};
 use crate::NS_PER_S;
 use crate::caller::Owner;
 use crate::placement::Donor;

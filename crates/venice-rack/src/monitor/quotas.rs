@@ -6,11 +6,12 @@ use super::devices::clipped;
 use super::pending::CheckedRequest;
 use super::{Action, Change, Event, MonitorCore, Token};
 use crate::caller::Owner;
+use crate::label::{LABEL_RULE, is_label};
 use crate::quota::{Limits, OverQuota, QuotaFor, QuotaRecord};
 use crate::rat::GrantRecord;
 use crate::resource::MAX_DEVICE_GRANTS_OF_USER;
 use crate::rows::{QuotaRow, QuotaTable};
-use crate::types::{MAX_NAME_BYTES, RackError, ResourceKind};
+use crate::types::{RackError, ResourceKind};
 use std::collections::BTreeSet;
 
 impl MonitorCore {
@@ -192,13 +193,9 @@ fn check_quota_record(record: &QuotaRecord) -> Result<(), RackError> {
             bad("an unlimited default is no quota: remove the default instead".to_owned())
         }
         QuotaFor::User(user)
-            if user.is_empty()
-                || user.len() > MAX_NAME_BYTES
-                || user.contains(char::is_control) =>
+            if user.is_empty() || !is_label(user) =>
         {
-            bad(format!(
-                "a user's name has 1 to {MAX_NAME_BYTES} printable characters, not {user:?}"
-            ))
+            bad(format!("invalid user name {user:?}: expected {LABEL_RULE}"))
         }
         _ => Ok(()),
     }

@@ -6,6 +6,7 @@ use super::queue::Waiter;
 use super::{Action, MonitorCore};
 use crate::NS_PER_S;
 use crate::caller::Owner;
+use crate::label::{LABEL_RULE, is_label, is_printable};
 use crate::queueing::InLine;
 use crate::rat::{GrantRecord, GrantState};
 use crate::request::{MAX_PIECES, MAX_WANTS};
@@ -305,11 +306,14 @@ pub(super) fn another_request() -> RackError {
 
 fn check_words(owner: &Owner, request: &AllocationRequest) -> Result<(), RackError> {
     let AllocationRequest { recipient, purpose, wants, .. } = request;
-    let names = [recipient, purpose, &owner.user, &owner.node].into_iter();
-    let mut names = names.chain(wants.iter().flat_map(|want| &want.capabilities));
-    match names.any(|name| name.len() > MAX_NAME_BYTES) {
+    let labels = [("recipient", recipient), ("purpose", purpose), ("user name", &owner.user)];
+    if let Some((what, _)) = labels.into_iter().find(|(_, text)| !is_label(text)) {
+        return bad(&format!("invalid {what}: expected {LABEL_RULE}"));
+    }
+    let mut names = wants.iter().flat_map(|want| &want.capabilities).chain([&owner.node]);
+    match names.any(|name| name.len() > MAX_NAME_BYTES || !is_printable(name)) {
         true => bad(&format!(
-            "a name, the purpose or a capability is longer than {MAX_NAME_BYTES} bytes"
+            "a node or capability is longer than {MAX_NAME_BYTES} bytes, or has control characters"
         )),
         false => Ok(()),
     }

@@ -2,7 +2,7 @@
 //! notice, and end them when the stated time is over.
 
 use super::super::pending::WantedMemory;
-use super::MonitorCore;
+use super::{Event, MonitorCore};
 use super::ahead::Ahead;
 use super::places::{Place, Waiter};
 use crate::queueing::Preempt;
@@ -57,7 +57,7 @@ impl MonitorCore {
         for (id, call) in &calls {
             called.entry(call.by).or_default().push(*id);
         }
-        let mut ahead = Ahead::default();
+        let (mut ahead, mut preempted) = (Ahead::default(), Vec::new());
         for place in self.queue.in_order() {
             let Some(waiter) = self.queue.at(place) else { continue };
             let may_call = waiter.needs.is_held_by_others()
@@ -71,6 +71,9 @@ impl MonitorCore {
                 calls.remove(id);
             }
             for id in &wanted {
+                if !calls.contains_key(id) {
+                    preempted.extend(self.preemption(*id, waiter));
+                }
                 calls.entry(*id).or_insert(Call { by: place, since_ns: now_ns });
             }
             if let Some(waiter) = self.queue.at_mut(place) {
@@ -78,6 +81,13 @@ impl MonitorCore {
             }
         }
         self.queue.calls = calls;
+        preempted.into_iter().for_each(|event| self.note(event));
+    }
+
+    fn preemption(&self, id: GrantId, waiter: &Waiter) -> Option<Event> {
+        let GrantRecord { owner, share, .. } = self.rat.get(id)?;
+        let (owner, share, by) = (owner.clone(), share.clone(), waiter.checked.owner.clone());
+        Some(Event::GrantPreempted { id, owner, share, by })
     }
 
     /// True if the request it is preempted for is still there.

@@ -4,7 +4,8 @@ use super::super::{Action, Change, MonitorCore, Token};
 use crate::caller::Owner;
 use crate::rat::{GrantRecord, GrantState};
 use crate::transfer::ClaimRequest;
-use crate::types::{Grant, MAX_NAME_BYTES, RackError};
+use crate::label::{LABEL_RULE, is_label};
+use crate::types::{Grant, RackError};
 use std::collections::BTreeSet;
 use venice_wire::GrantId;
 
@@ -20,8 +21,8 @@ impl MonitorCore {
 
     fn claim(&mut self, owner: &Owner, request: &ClaimRequest) -> Result<Vec<Grant>, RackError> {
         let ClaimRequest { recipient, transfer } = request;
-        if recipient.is_empty() || recipient.len() > MAX_NAME_BYTES {
-            let why = format!("the name of a claiming program has 1 to {MAX_NAME_BYTES} bytes");
+        if recipient.is_empty() || !is_label(recipient) {
+            let why = format!("invalid name of a claiming program: expected {LABEL_RULE}");
             return Err(RackError::BadRequest(why));
         }
         let is_open = |grant: &GrantRecord| {
