@@ -159,6 +159,19 @@ mod tests {
     }
 
     #[test]
+    fn tables_escape_what_terminals_obey() {
+        let forged = "\u{1b}[2J\u{9b}31mPWNED\n1 node1 root@x\r\u{202e}";
+        let text = table(&[("recipient", Align::Left)], vec![vec![forged.to_owned()]]);
+        assert_eq!(text.lines().count(), 2, "{text:?}");
+        assert!(text.contains("\\u{1b}[2J\\u{9b}31mPWNED\\n1"), "{text}");
+        assert!(!text.trim_end().contains(|c: char| c != '\n' && is_unsafe(c)), "{text:?}");
+        assert_eq!(printable("numpy 1 \u{fc}"), "numpy 1 \u{fc}");
+        let json = json_text(&[forged]).unwrap();
+        assert!(!json.contains(|c: char| c != '\n' && is_unsafe(c)), "{json:?}");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&json).unwrap(), [forged]);
+    }
+
+    #[test]
     fn durations_are_formatted() {
         assert_eq!(seconds(1.25), "1.2 s");
         assert_eq!(seconds(245.0), "4 min 05 s");

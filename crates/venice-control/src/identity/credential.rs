@@ -90,6 +90,12 @@ impl CertificateInfo {
         since_1970().as_secs() > self.expires_s
     }
 
+    /// Returns the time until the certificate has expired.
+    pub(crate) fn left(&self) -> Duration {
+        // Its last second is part of its validity.
+        Duration::from_secs(self.expires_s.saturating_add(1)).saturating_sub(since_1970())
+    }
+
     /// True if the certificate is valid now, by this machine's clock.
     pub fn is_current(&self) -> bool {
         since_1970().as_secs() >= self.begins_s && !self.is_over()

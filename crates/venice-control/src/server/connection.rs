@@ -12,7 +12,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_rustls::server::TlsStream;
@@ -44,8 +44,8 @@ struct Life {
     eviction: Option<Eviction>,
     /// End for a peer that is not admitted.
     stranger_until: Option<Instant>,
-    /// Expiry of the certificate, in seconds since 1970.
-    expires_s: u64,
+    /// Expiry of the certificate of an admitted peer.
+    expires: Option<Instant>,
     idle: Duration,
     heard: Instant,
     /// Created in the runtime that serves the connection.
@@ -64,7 +64,7 @@ impl Connection {
         let life = Life {
             stranger_until: eviction.as_ref().map(|_| now + limits.stranger_life),
             eviction,
-            expires_s: peer.info.as_ref().map_or(u64::MAX, |info| info.expires_s),
+            expires: peer.info.is_ok().then_some(peer.expires),
             idle: limits.idle,
             heard: now,
             timer: None,
@@ -133,24 +133,16 @@ impl Life {
     fn over(&self, now: Instant) -> Option<Closed> {
         match () {
             () if self.stranger_until.is_some_and(|until| until <= now) => Some(Closed::Stranger),
-            () if self.certificate_left().is_zero() => Some(Closed::Expired),
+            () if self.expires.is_some_and(|expires| expires <= now) => Some(Closed::Expired),
             () if self.heard + self.idle <= now => Some(Closed::Idle),
             () => None,
         }
     }
 
-    /// Returns the time of the next check. The system clock may be set meanwhile: the expiry is
-    /// judged again at least once in the longest silence.
+    /// Returns the time of the next check.
     fn next(&self) -> Instant {
         let silent = self.heard + self.idle;
-        let left = self.certificate_left().min(self.idle);
-        silent.min(Instant::now() + left).min(self.stranger_until.unwrap_or(silent))
-    }
-
-    fn certificate_left(&self) -> Duration {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // Its last second is part of its validity.
-        Duration::from_secs(self.expires_s.saturating_add(1)).saturating_sub(now)
+        silent.min(self.expires.unwrap_or(silent)).min(self.stranger_until.unwrap_or(silent))
     }
 }
 

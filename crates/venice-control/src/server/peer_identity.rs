@@ -4,6 +4,8 @@ use crate::identity::{CertificateInfo, NotAdmitted};
 use rustls::pki_types::CertificateDer;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 use tonic::Request;
 
 /// The peer of a connection.
@@ -13,6 +15,25 @@ pub(super) struct Peer {
     pub(super) chain: Arc<[CertificateDer<'static>]>,
     /// Verdict on its certificate at connection time.
     pub(super) info: Result<Arc<CertificateInfo>, NotAdmitted>,
+    /// End of its certificate by the clock at connection time. A clock that jumps later ends no
+    /// open connection: leases are renewed over it.
+    pub(super) expires: Instant,
+}
+
+impl Peer {
+    pub(super) fn new(
+        addr: SocketAddr,
+        chain: Arc<[CertificateDer<'static>]>,
+        info: Result<Arc<CertificateInfo>, NotAdmitted>,
+    ) -> Self {
+        let left = info.as_ref().map_or(Duration::ZERO, |info| info.left());
+        Self { addr, chain, info, expires: Instant::now() + left }
+    }
+
+    /// True if the certificate has expired since the connection was opened.
+    pub(super) fn has_expired(&self) -> bool {
+        self.info.is_ok() && self.expires <= Instant::now()
+    }
 }
 
 #[cfg(test)]
@@ -24,7 +45,7 @@ impl Peer {
     ) -> Self {
         let chain = [credential.certificate().clone()].into();
         let info = thought.map_or_else(|| Ok(Arc::new(credential.info().clone())), Err);
-        Self { addr: ([127, 0, 0, 1], 1).into(), chain, info }
+        Self::new(([127, 0, 0, 1], 1).into(), chain, info)
     }
 }
 

@@ -128,7 +128,7 @@ impl TlsServer {
     /// again: clocks get corrected. One that has expired on an open connection counts no more.
     fn verify_now(&self, peer: &Peer) -> Result<Arc<CertificateInfo>, NotAdmitted> {
         match &peer.info {
-            Ok(info) if info.is_over() => {
+            Ok(info) if peer.has_expired() => {
                 self.note_expired(peer);
                 Err(NotAdmitted::Expired(info.caller.clone()))
             }
@@ -200,7 +200,7 @@ impl TlsServer {
         {
             self.note(addr, why);
         }
-        Peer { addr, chain, info }
+        Peer::new(addr, chain, info)
     }
 
     /// Counts a connection that was closed because too many of its address wait for their

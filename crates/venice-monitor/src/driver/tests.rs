@@ -14,6 +14,10 @@ use venice_rack::monitor::Record;
 use venice_wire::SLAB_BYTES;
 
 async fn driver(dir: &std::path::Path) -> Driver {
+    driver_of(dir, &MonitorConfig::default()).await
+}
+
+async fn driver_of(dir: &std::path::Path, config: &MonitorConfig) -> Driver {
     let authority = Arc::new(venice_testkit::identity::authority());
     let holder = Holder::new(authority.credential(&Caller::Monitor).unwrap()).unwrap();
     let door = TlsServer::new(holder.clone()).unwrap();
@@ -21,7 +25,7 @@ async fn driver(dir: &std::path::Path) -> Driver {
     let records = file.records().await.unwrap();
     let store = RecordStore::File(file);
     let keys = Box::new(SystemKeys::new().unwrap());
-    let settings = MonitorConfig::default().settings();
+    let settings = config.settings();
     let core = MonitorCore::recover(settings, keys, 0, records);
     let donors = Donors::new(Login::held(holder), Duration::from_secs(1));
     Driver::new(core, store, Clock::start(), donors, TrustState { door, authority }, 0)
@@ -112,6 +116,53 @@ async fn stop_completes_earlier_inputs_only() {
     let records = FileStore::at(dir.path().join("store")).records().await.unwrap();
     let is_quota = |record: &&Record| matches!(record, Record::Quota(_));
     assert_eq!(records.iter().filter(is_quota).count(), 1, "exactly one quota is durable");
+}
+
+/// A node that says nothing is down only once the driver has heard the time pass.
+#[tokio::test]
+async fn standstill_marks_no_node_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = MonitorConfig { missed_heartbeats: 1, ..MonitorConfig::default() };
+    let mut driver = driver_of(dir.path(), &config).await;
+    let (reply, mut registered) = oneshot::channel();
+    driver.handle_input(Input::Register(registration("node1"), reply));
+    driver.perform_all().await.unwrap();
+    registered.try_recv().unwrap().unwrap();
+    let (to_driver, heard) = mpsc::channel(64);
+    driver.heard = heard;
+    let is_up = |driver: &Driver| driver.core.node_rows(driver.clock.now_ns())[0].state == "up";
+    // The process stands still for longer than the silence that means death, many times.
+    let silence = Duration::from_millis(600);
+    for _ in 0..4 {
+        std::thread::sleep(silence);
+        driver.handle_timeout();
+    }
+    assert!(is_up(&driver), "a standstill counts against the node");
+    // Silence that it hears counts.
+    for _ in 0..4 {
+        to_driver.send(Heard::Tick).await.unwrap();
+        std::thread::sleep(silence);
+        driver.handle_timeout();
+    }
+    assert!(!is_up(&driver));
+}
+
+fn registration(name: &str) -> NodeRegistration {
+    NodeRegistration {
+        name: name.to_owned(),
+        instance: 1,
+        pid: None,
+        control_addr: format!("{name}:1"),
+        udp_addr: String::new(),
+        shm_socket: String::new(),
+        resources: vec![],
+        previous: None,
+        secret: None,
+        is_plain: false,
+        relay: None,
+        link: String::new(),
+        is_pool: false,
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! A Monitor Node among agents, over loopback.
 
 mod deaths;
+mod floods;
 mod kit;
 mod lending;
 mod mark;

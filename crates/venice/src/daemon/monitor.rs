@@ -56,6 +56,16 @@ pub struct MonitorArgs {
     /// Timeout of a donor's answer in seconds [default: 2]
     #[arg(long, value_name = "SECONDS", env = "VENICE_DONOR_TIMEOUT_S")]
     donor_timeout_s: Option<f64>,
+    /// Requests of one user on one node that may wait in the queue; administrators have no bound
+    /// [default: 64]
+    #[arg(long, value_name = "N", env = "VENICE_USER_WAITING")]
+    user_waiting: Option<usize>,
+    /// Requests that may wait in the queue in all [default: 4096]
+    #[arg(long, value_name = "N", env = "VENICE_WAITING")]
+    waiting: Option<usize>,
+    /// Calls in flight of one user on one node; administrators have no bound [default: 256]
+    #[arg(long, value_name = "N", env = "VENICE_USER_CALLS")]
+    user_calls: Option<usize>,
     /// Do not encrypt and authenticate this rack's UDP traffic; its agents need --plain too
     #[arg(long)]
     plain: bool,
@@ -110,6 +120,9 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     config.socket_group = args.socket_group.clone().unwrap_or(config.socket_group);
     config.certificate_s = args.certificate_s.unwrap_or(config.certificate_s);
     config.donor_timeout_s = args.donor_timeout_s.unwrap_or(config.donor_timeout_s);
+    config.user_waiting = args.user_waiting.unwrap_or(config.user_waiting);
+    config.waiting = args.waiting.unwrap_or(config.waiting);
+    config.user_calls = args.user_calls.unwrap_or(config.user_calls);
     Ok(config)
 }
 

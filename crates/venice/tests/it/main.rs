@@ -1,6 +1,7 @@
 //! `venice` as its users start it.
 
 mod accelerators;
+mod audit;
 mod bandwidth;
 mod bench_monitor;
 mod bench_placement;

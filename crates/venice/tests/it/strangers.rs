@@ -34,8 +34,9 @@ impl Rack {
             };
         }
         finish(limited, &words).expect(0);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1);
-        Rack { place, runtime: { runtime }.enable_all().build().unwrap() }
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
+        Rack { place, runtime }
     }
 
     fn fingerprint(&self) -> Fingerprint {
@@ -79,7 +80,7 @@ fn strangers_leave_descriptors_for_others() {
     // The same at an agent: it is not the Monitor Node, but closes them likewise.
     let agent = nodes[0]["control_addr"].as_str().unwrap();
     let held = rack.flood(agent);
-    rack.place.venice(&["get", "memory", "16MiB", "--", "true"]).expect(0);
+    rack.place.venice(&["get", "memory=16MiB", "--", "true"]).expect(0);
     let log = std::fs::read_to_string(rack.place.run_dir().join("node1/log")).unwrap();
     assert!(!log.contains("memory pressure is not watched"), "{log}");
     drop(held);
