@@ -61,9 +61,7 @@ pub(crate) fn user_name_in(name: String) -> Result<String, Status> {
     let name = name_in(name, "the user")?;
     match is_label(&name) {
         true => Ok(name),
-        false => {
-            Err(Status::invalid_argument(format!("invalid user name: expected {LABEL_RULE}")))
-        }
+        false => Err(Status::invalid_argument(format!("invalid user name: expected {LABEL_RULE}"))),
     }
 }
 

@@ -8,8 +8,8 @@ use crate::clock::{Clock, wall_ms};
 use crate::donors::{Answer, Call, Donors};
 use crate::error::MonitorError;
 use crate::inputs::{
-    AskedReply, ClaimAnswer, Done, Heard, Input, Listing, Order, PendingCall, PendingRequest, Report,
-    TransferAnswer,
+    AskedReply, ClaimAnswer, Done, Heard, Input, Listing, Order, PendingCall, PendingRequest,
+    Report, TransferAnswer,
 };
 use crate::log::{log, log_granted, log_refused};
 use crate::records::RecordStore;

@@ -39,7 +39,8 @@ mod tests {
         assert!(is_label("numpy job 7") && is_label("ü") && is_label(""));
         assert!(!is_label("\u{1b}[2J") && !is_label("a\nb") && !is_label("\u{9b}31m"));
         assert!(!is_label(&"x".repeat(MAX_LABEL_BYTES + 1)));
-        for text in ["a\u{1b}b", "/bin/true", &"é".repeat(100), &format!("/{}/run", "d".repeat(90))] {
+        for text in ["a\u{1b}b", "/bin/true", &"é".repeat(100), &format!("/{}/run", "d".repeat(90))]
+        {
             assert!(is_label(&to_label(text)), "{text}");
         }
         assert!(to_label(&format!("/{}/run", "d".repeat(90))).ends_with("/run"));

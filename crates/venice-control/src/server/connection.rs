@@ -96,11 +96,11 @@ impl Connection {
                 Closed::Stranger if self.peer.info == Err(NotAdmitted::NoCertificate) => {
                     self.tls.note_uncertified(self.peer.addr);
                 }
-                Closed::Expired => self.tls.note_expired(&self.peer),
                 // Counted when it connected.
                 Closed::Stranger => {}
-                Closed::Idle => {
-                    tracing::debug!(from = %self.peer.addr, "closed a silent connection");
+                // A peer with a newer certificate connects again.
+                Closed::Expired | Closed::Idle => {
+                    tracing::debug!(from = %self.peer.addr, ?why, "closed a connection");
                 }
             }
         }

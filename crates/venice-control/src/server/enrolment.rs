@@ -383,6 +383,18 @@ mod tests {
         assert_eq!(enrolment.handler.joins.load(Ordering::Relaxed), 0);
     }
 
+    #[tokio::test]
+    async fn expired_open_connection_is_refused() {
+        let enrolment = enrolment();
+        let mut request = of_node7(&enrolment, (), None);
+        assert_eq!(enrolment.tls.admit(&request).unwrap(), node7());
+        let peer = request.extensions_mut().get_mut::<Peer>().unwrap();
+        peer.expires = tokio::time::Instant::now();
+        let refused = enrolment.tls.admit(&request).unwrap_err();
+        assert!(refused.message().contains("has expired"), "{refused:?}");
+        assert_eq!(enrolment.tls.refused().expired, 1);
+    }
+
     #[test]
     fn corrected_clock_admits_peer() {
         let enrolment = enrolment();

@@ -178,13 +178,14 @@ impl<H: LocalHandler> LocalDoor for Service<H> {
     }
 }
 
-/// Looks up a user. Out of descriptors it has no name by mistake, and gets none: quotas go by names.
+/// Looks up a user. Without a descriptor for the lookup only root is known: quotas go by names.
 fn peer_of(uid: u32) -> Result<LocalPeer, Errno> {
     let user = match nix::unistd::User::from_uid(Uid::from_raw(uid)) {
         Err(error @ (Errno::EMFILE | Errno::ENFILE)) if uid != 0 => return Err(error),
         found => found.ok().flatten(),
     };
     let name = user.map(|user| user.name).filter(|name| !name.is_empty());
+    let name = name.or_else(|| (uid == 0).then(|| "root".to_owned()));
     Ok(LocalPeer {
         uid,
         name: name.unwrap_or_else(|| uid.to_string()),

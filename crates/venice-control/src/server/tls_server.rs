@@ -219,8 +219,8 @@ impl TlsServer {
         self.tell(addr, Reason::Uncertified, "closed for want of a certificate");
     }
 
-    /// Counts a connection that was closed because its certificate has expired.
-    pub(super) fn note_expired(&self, peer: &Peer) {
+    /// Counts a call over a connection whose certificate has expired.
+    fn note_expired(&self, peer: &Peer) {
         let Ok(info) = &peer.info else { return };
         self.note(peer.addr, &NotAdmitted::Expired(info.caller.clone()));
     }

@@ -192,9 +192,7 @@ fn check_quota_record(record: &QuotaRecord) -> Result<(), RackError> {
         QuotaFor::Others if record.limits == Limits::of_memory(None) => {
             bad("an unlimited default is no quota: remove the default instead".to_owned())
         }
-        QuotaFor::User(user)
-            if user.is_empty() || !is_label(user) =>
-        {
+        QuotaFor::User(user) if user.is_empty() || !is_label(user) => {
             bad(format!("invalid user name {user:?}: expected {LABEL_RULE}"))
         }
         _ => Ok(()),

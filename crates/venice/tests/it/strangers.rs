@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use crate::common::{Place, finish, port_of_its_own, wait_until};
+use crate::common::{Place, finish, is_root, pid, port_of_its_own, wait_until};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tokio::task::JoinSet;
 use venice_control::client::{Access, EnrolmentClient, Login};
 use venice_control::identity::{Authority, Fingerprint};
@@ -84,4 +85,25 @@ fn strangers_leave_descriptors_for_others() {
     let log = std::fs::read_to_string(rack.place.run_dir().join("node1/log")).unwrap();
     assert!(!log.contains("memory pressure is not watched"), "{log}");
     drop(held);
+}
+
+#[test]
+fn administrators_need_no_free_descriptor() {
+    let place = Place::new();
+    place.up(1);
+    let monitor = pid(&place.status()["monitor"]);
+    let open = std::fs::read_dir(format!("/proc/{monitor}/fd")).unwrap();
+    let names = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok());
+    let limit = names.max().unwrap() + 1;
+    let monitor = Pid::from_raw(i32::try_from(monitor).unwrap());
+    let limits = |current| Rlimit { current: Some(current), maximum: Some(1 << 16) };
+    let had = prlimit(monitor, Resource::Nofile, limits(limit)).unwrap();
+    let said = place.venice(&["nodes"]);
+    assert!(!said.err.contains("kill"), "{}", said.err);
+    // The name of another user is looked up in a file.
+    if is_root() {
+        said.expect(0);
+    }
+    prlimit(monitor, Resource::Nofile, had).unwrap();
+    place.venice(&["nodes"]).expect(0);
 }

@@ -48,8 +48,8 @@ impl MonitorCore {
     ) -> impl Iterator<Item = (NodeId, ResourceKind, String)> {
         checked.request.devices().flat_map(move |(_, want)| {
             let devices = self.devices_of_kind(want.kind);
-            let suits =
-                devices.filter(move |(node, _, spec)| checked.may_use(*node) && want.would_do(spec));
+            let suits = devices
+                .filter(move |(node, _, spec)| checked.may_use(*node) && want.would_do(spec));
             suits.map(|(node, _, spec)| (node, spec.kind, spec.address.clone()))
         })
     }

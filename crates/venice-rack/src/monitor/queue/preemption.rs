@@ -2,9 +2,9 @@
 //! notice, and end them when the stated time is over.
 
 use super::super::pending::WantedMemory;
-use super::{Event, MonitorCore};
 use super::ahead::Ahead;
 use super::places::{Place, Waiter};
+use super::{Event, MonitorCore};
 use crate::queueing::Preempt;
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::CalledBack;

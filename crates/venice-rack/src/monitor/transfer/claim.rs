@@ -2,9 +2,9 @@
 
 use super::super::{Action, Change, MonitorCore, Token};
 use crate::caller::Owner;
+use crate::label::{LABEL_RULE, is_label};
 use crate::rat::{GrantRecord, GrantState};
 use crate::transfer::ClaimRequest;
-use crate::label::{LABEL_RULE, is_label};
 use crate::types::{Grant, RackError};
 use std::collections::BTreeSet;
 use venice_wire::GrantId;
