@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::common::{Place, finish, is_root, pid, port_of_its_own, wait_until};
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use tokio::task::JoinSet;
 use venice_control::client::{Access, EnrolmentClient, Login};
 use venice_control::identity::{Authority, Fingerprint};
@@ -96,8 +96,8 @@ fn administrators_need_no_free_descriptor() {
     let names = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok());
     let limit = names.max().unwrap() + 1;
     let monitor = Pid::from_raw(i32::try_from(monitor).unwrap());
-    let limits = |current| Rlimit { current: Some(current), maximum: Some(1 << 16) };
-    let had = prlimit(monitor, Resource::Nofile, limits(limit)).unwrap();
+    let few = Rlimit { current: Some(limit), ..getrlimit(Resource::Nofile) };
+    let had = prlimit(monitor, Resource::Nofile, few).unwrap();
     let said = place.venice(&["nodes"]);
     assert!(!said.err.contains("kill"), "{}", said.err);
     // The name of another user is looked up in a file.
