@@ -102,7 +102,7 @@ enum NoHandshake {
     Failed(io::Error),
     Late,
     /// A newer connection needed its place.
-    Evicted,
+    Displaced,
 }
 
 impl Incoming {
@@ -112,15 +112,15 @@ impl Incoming {
             Ok(stream) => stream,
             Err(NoHandshake::Failed(error)) => return self.tls.note_failure(self.addr, &error),
             Err(NoHandshake::Late) => return self.tls.note_timeout(self.addr),
-            Err(NoHandshake::Evicted) => return self.tls.note_flood(self.addr),
+            Err(NoHandshake::Displaced) => return self.tls.note_flood(self.addr),
         };
         let peer = self.tls.identify(self.addr, stream.get_ref().1.peer_certificates());
-        let Ok(eviction) = self.permit.classify(&peer) else {
+        let Ok(displacement) = self.permit.classify(&peer) else {
             return self.tls.note_full_for(&peer);
         };
         let queue = queues.of(&peer);
         let Self { tls, settings, permit, .. } = self;
-        let connection = Connection::new(stream, (peer, tls), (permit, eviction), settings.limits);
+        let connection = Connection::new(stream, (peer, tls), (permit, displacement), settings.limits);
         // If nobody serves any more, the connection is closed.
         let _ = queue.send(connection).await;
     }
@@ -135,7 +135,7 @@ impl Incoming {
         // A silent peer takes no permit from others.
         let hello = LazyConfigAcceptor::new(Acceptor::default(), MovableStream::new(stream));
         let hello = pending.until_heard(timeout(patience, hello)).await;
-        let hello = hello.ok_or(NoHandshake::Evicted)?.map_err(|_| NoHandshake::Late)?;
+        let hello = hello.ok_or(NoHandshake::Displaced)?.map_err(|_| NoHandshake::Late)?;
         let hello = hello.map_err(NoHandshake::Failed)?;
         let _permit = pending.permit().await;
         let patience = match pending.is_crowded() {

@@ -4,7 +4,7 @@ use super::connection_limiter::ConnectionPermit;
 use super::connection_limits::ConnectionLimits;
 use super::movable_stream::MovableStream;
 use super::peer_identity::Peer;
-use super::short_lived::Eviction;
+use super::short_lived::Displacement;
 use super::tls_server::TlsServer;
 use crate::identity::NotAdmitted;
 use std::future::Future as _;
@@ -41,7 +41,7 @@ enum Closed {
 /// The life of a connection.
 struct Life {
     /// Set for a peer that is not admitted.
-    eviction: Option<Eviction>,
+    displacement: Option<Displacement>,
     /// End for a peer that is not admitted.
     stranger_until: Option<Instant>,
     /// Expiry of the certificate of an admitted peer.
@@ -57,13 +57,13 @@ impl Connection {
     pub(super) fn new(
         stream: TlsStream<MovableStream>,
         (peer, tls): (Peer, Arc<TlsServer>),
-        (permit, eviction): (ConnectionPermit, Option<Eviction>),
+        (permit, displacement): (ConnectionPermit, Option<Displacement>),
         limits: ConnectionLimits,
     ) -> Self {
         let now = Instant::now();
         let life = Life {
-            stranger_until: eviction.as_ref().map(|_| now + limits.stranger_life),
-            eviction,
+            stranger_until: displacement.as_ref().map(|_| now + limits.stranger_life),
+            displacement,
             expires: peer.info.is_ok().then_some(peer.expires),
             idle: limits.idle,
             heard: now,
@@ -114,8 +114,8 @@ impl Life {
         if let Some(why) = self.closed {
             return Poll::Ready(why);
         }
-        if let Some(eviction) = &mut self.eviction
-            && Pin::new(eviction).poll(cx).is_ready()
+        if let Some(displacement) = &mut self.displacement
+            && Pin::new(displacement).poll(cx).is_ready()
         {
             return Poll::Ready(*self.closed.insert(Closed::Stranger));
         }

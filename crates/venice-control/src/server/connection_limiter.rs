@@ -4,7 +4,7 @@
 use super::connection_limits::ConnectionLimits;
 use super::handshake_limiter::network_of;
 use super::peer_identity::Peer;
-use super::short_lived::{Eviction, ShortLived};
+use super::short_lived::{Displacement, ShortLived};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -70,18 +70,18 @@ pub(super) struct ConnectionPermit {
 
 impl ConnectionPermit {
     /// Moves the connection to the class of its peer after the handshake. That of a peer that is
-    /// not admitted gets an eviction.
+    /// not admitted gets a displacement.
     ///
     /// # Errors
     /// [`TooManyOfUser`].
-    pub(super) fn classify(&mut self, peer: &Peer) -> Result<Option<Eviction>, TooManyOfUser> {
+    pub(super) fn classify(&mut self, peer: &Peer) -> Result<Option<Displacement>, TooManyOfUser> {
         let limits = self.limiter.limits;
         let mut open = self.limiter.lock();
         match peer.info.as_deref().map(|info| &info.caller) {
             Err(_) => {
-                let (number, eviction) = open.strangers.enter(network_of(peer.addr.ip()));
+                let (number, displacement) = open.strangers.enter(network_of(peer.addr.ip()));
                 self.class = Class::Stranger(number);
-                Ok(Some(eviction))
+                Ok(Some(displacement))
             }
             Ok(Caller::User(user)) if !user.is_admin => {
                 let owner = Owner::from(user.clone());
@@ -155,7 +155,7 @@ mod tests {
         let limiter = ConnectionLimiter::new(limits());
         let open = |caller: Option<Caller>| {
             let mut permit = limiter.open()?;
-            permit.classify(&peer(caller)).ok().map(|eviction| (permit, eviction))
+            permit.classify(&peer(caller)).ok().map(|displacement| (permit, displacement))
         };
         let users: Vec<_> = ["ada", "ada", "ada", "bob", "eve"]
             .into_iter()
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(agents.len(), 4, "the rest");
         drop((users, admin, agents));
         let nobody: Vec<_> = (0..3).map(|_| open(None).unwrap()).collect();
-        assert_eq!(limiter.lock().all, 3, "an evicted connection counts until it is closed");
+        assert_eq!(limiter.lock().all, 3, "an displaced connection counts until it is closed");
         drop(nobody);
         let open = limiter.lock();
         assert_eq!((open.all, open.users, open.of_user.len()), (0, 0, 0));

@@ -7,10 +7,13 @@ use std::time::Duration;
 /// these bounds. The local socket, calls to donors, and the kernel's files need some.
 const MIN_RESERVE: usize = 8;
 const MAX_RESERVE: usize = 1024;
-/// Connections in or before their handshake, in all; a quarter of all connections at most.
+/// Connections in or before their handshake, in all; a quarter of all connections at most. The least
+/// is for processes with very few descriptors.
 const IN_HANDSHAKE: usize = 4096;
+const MIN_IN_HANDSHAKE: usize = 32;
 /// Connections of peers that are not admitted, in all and of one network.
 const STRANGERS: usize = 1024;
+const MIN_STRANGERS: usize = 16;
 const STRANGERS_OF_NETWORK: usize = 64;
 /// Connections of one user.
 const OF_USER: usize = 1024;
@@ -55,15 +58,15 @@ impl ConnectionLimits {
         Self::within(limit.saturating_sub(in_use))
     }
 
-    /// Returns the bounds for this many free descriptors. Agents and the Monitor Node always have a
-    /// share that neither strangers nor users can take.
+    /// Returns the bounds for this many free descriptors. From some hundred on, agents and the
+    /// Monitor Node have a share that neither strangers nor users can take.
     fn within(descriptors: usize) -> Self {
         let reserve = (descriptors / 4).clamp(MIN_RESERVE, MAX_RESERVE);
-        let all = descriptors.saturating_sub(reserve).max(4 * MIN_RESERVE);
-        let strangers = (all / 8).min(STRANGERS);
+        let all = descriptors.saturating_sub(reserve).max(2 * MIN_IN_HANDSHAKE);
+        let strangers = (all / 8).clamp(MIN_STRANGERS, STRANGERS);
         Self {
             all,
-            in_handshake: (all / 4).min(IN_HANDSHAKE),
+            in_handshake: (all / 4).clamp(MIN_IN_HANDSHAKE, IN_HANDSHAKE),
             strangers,
             strangers_of_network: (strangers / 2).min(STRANGERS_OF_NETWORK),
             users: all / 2,
@@ -83,12 +86,13 @@ mod tests {
         let many = ConnectionLimits::within(1 << 20);
         assert_eq!((many.strangers, many.strangers_of_network), (1024, 64));
         assert_eq!((many.in_handshake, many.of_user), (4096, 1024));
-        for descriptors in [64, 100, 600, 1024, 20_000, usize::MAX] {
+        for descriptors in [256, 600, 1024, 20_000, usize::MAX] {
             let limits = ConnectionLimits::within(descriptors);
             let shared = limits.in_handshake + limits.strangers + limits.users;
             assert!(limits.all + MIN_RESERVE <= descriptors, "{limits:?}");
             assert!(shared < limits.all, "agents have no share: {limits:?}");
-            assert!(limits.strangers_of_network > 0, "{limits:?}");
         }
+        let few = ConnectionLimits::within(8);
+        assert!(few.all >= 64 && few.in_handshake >= 32 && few.strangers_of_network >= 8, "{few:?}");
     }
 }

@@ -201,7 +201,7 @@ impl<H: EnrolmentHandler> Gate for EnrolmentService<H> {
         let made = self.handler.new_token(valid_s, node.clone()).await;
         let made = made.map_err(|e| rack_status(&e));
         let id = made.as_ref().map_or(0, |made| made.id);
-        audit(&by, "new token", format_args!("{id} for {node:?}, valid {valid_s} s"), &made);
+        audit(&by, "new token", format_args!("{id:016x} for {node:?}, valid {valid_s} s"), &made);
         let NewToken { id, secret, authority } = made?;
         let (secret, authority) = (secret.0.to_vec(), authority.0.to_vec());
         Ok(Response::new(proto::NewTokenResponse { id, secret, authority }))
@@ -241,7 +241,7 @@ impl<H: EnrolmentHandler> Gate for EnrolmentService<H> {
         let by = self.admit_admin(&request)?;
         let id = request.get_ref().id;
         let deleted = self.handler.delete_token(id).await.map_err(|e| rack_status(&e));
-        audit(&by, "delete token", id, &deleted);
+        audit(&by, "delete token", format_args!("{id:016x}"), &deleted);
         deleted?;
         Ok(Response::new(proto::DeleteTokenResponse {}))
     }

@@ -2,7 +2,7 @@
 //! that one address cannot starve the others. Where too many connections are silent, the oldest
 //! makes room for the newest, so that they do not lock out other programs of their address either.
 
-use super::short_lived::{Eviction, ShortLived};
+use super::short_lived::{Displacement, ShortLived};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{IpAddr, Ipv6Addr};
@@ -21,6 +21,9 @@ const PRESENT_OF_NETWORK: usize = 512;
 /// Connections of one site in or waiting for their handshake.
 const PRESENT_OF_SITE: usize = 2048;
 
+/// Least such connections of a network or site, where descriptors are few.
+const MIN_PRESENT: usize = 16;
+
 /// Bounds on the connections in or waiting for their handshake.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
@@ -31,8 +34,8 @@ struct Bounds {
 
 impl Bounds {
     fn within(all: usize) -> Self {
-        let of_site = (all / 2).clamp(1, PRESENT_OF_SITE);
-        let of_network = (all / 4).clamp(1, PRESENT_OF_NETWORK);
+        let of_site = (all / 2).clamp(MIN_PRESENT, PRESENT_OF_SITE);
+        let of_network = (all / 4).clamp(MIN_PRESENT, PRESENT_OF_NETWORK);
         Self { all, of_site, of_network }
     }
 }
@@ -140,19 +143,19 @@ impl HandshakeLimiter {
     }
 
     /// Registers a connection from `ip`. If there are too many, the oldest silent one of its
-    /// network is evicted for it, else the oldest silent one of all; `None` if none is silent.
+    /// network is displaced for it, else the oldest silent one of all; `None` if none is silent.
     pub(super) fn register(self: &Arc<Self>, ip: IpAddr) -> Option<PendingHandshake> {
         let groups = Group::all_of(ip);
         let mut present = self.lock();
         let network = network_of(ip);
         if let Some(full) = present.full(&groups, self.bounds) {
-            let has_evicted = match full {
-                Full::Group => present.silent.evict_oldest_of(&network),
+            let has_displaced = match full {
+                Full::Group => present.silent.displace_oldest_of(&network),
                 Full::All => {
-                    present.silent.evict_oldest_of(&network) || present.silent.evict_oldest()
+                    present.silent.displace_oldest_of(&network) || present.silent.displace_oldest()
                 }
             };
-            if !has_evicted {
+            if !has_displaced {
                 return None;
             }
         }
@@ -163,9 +166,9 @@ impl HandshakeLimiter {
             it.share.clone()
         });
         present.count += 1;
-        let (silent, eviction) = present.silent.enter(network);
+        let (silent, displacement) = present.silent.enter(network);
         let limiter = Arc::clone(self);
-        Some(PendingHandshake { limiter, groups, shares, silent, eviction: Some(eviction) })
+        Some(PendingHandshake { limiter, groups, shares, silent, displacement: Some(displacement) })
     }
 
     fn unregister(&self, groups: [Group; 2], silent: u64) {
@@ -194,7 +197,7 @@ enum Full {
 }
 
 impl AllPresent {
-    /// Returns the bound that another connection of these groups would exceed. An evicted
+    /// Returns the bound that another connection of these groups would exceed. An displaced
     /// connection counts until it is closed, and closes at once.
     fn full(&self, groups: &[Group; 2], bounds: Bounds) -> Option<Full> {
         let is_full = |group: &Group| {
@@ -218,16 +221,16 @@ pub(super) struct PendingHandshake {
     /// Its number among the silent connections.
     silent: u64,
     /// Taken when it is silent no more.
-    eviction: Option<Eviction>,
+    displacement: Option<Displacement>,
 }
 
 impl PendingHandshake {
-    /// Awaits the peer's first message. Returns `None` if the connection is evicted before.
+    /// Awaits the peer's first message. Returns `None` if the connection is displaced before.
     pub(super) async fn until_heard<T>(&mut self, heard: impl Future<Output = T>) -> Option<T> {
-        let eviction = self.eviction.take()?;
+        let displacement = self.displacement.take()?;
         let heard = tokio::select! {
             heard = heard => Some(heard),
-            _ = eviction => None,
+            _ = displacement => None,
         };
         self.limiter.lock().silent.leave(self.silent);
         heard
@@ -332,7 +335,7 @@ mod tests {
             (0..PRESENT_OF_NETWORK).map(|_| limiter.register(noisy).unwrap()).collect();
         let mut honest = limiter.register(noisy).expect("the oldest silent one makes room");
         let never = std::future::pending::<()>;
-        assert_eq!(at_once(silent[0].until_heard(never())), Some(None), "it is evicted");
+        assert_eq!(at_once(silent[0].until_heard(never())), Some(None), "it is displaced");
         assert_eq!(at_once(silent[1].until_heard(never())), None);
         let more: Vec<_> = (0..PRESENT_OF_NETWORK / 2).map(|_| limiter.register(noisy)).collect();
         assert!(at_once(honest.until_heard(async {})).flatten().is_some(), "not the oldest");

@@ -1,7 +1,7 @@
 //! Connections at a local socket: bounded by user, short, and accepted even when the process is out
 //! of file descriptors, so that an administrator can log in and look.
 
-use super::short_lived::{Eviction, ShortLived};
+use super::short_lived::{Displacement, ShortLived};
 use super::tls_server::is_out_of_descriptors;
 use futures_util::stream::unfold;
 use std::future::Future as _;
@@ -85,7 +85,7 @@ impl Incoming {
 pub(super) struct LocalConnection {
     stream: UnixStream,
     until: Pin<Box<Sleep>>,
-    eviction: Eviction,
+    displacement: Displacement,
     is_over: bool,
     number: u64,
     open: Open,
@@ -94,15 +94,15 @@ pub(super) struct LocalConnection {
 impl LocalConnection {
     fn new(stream: UnixStream, open: &Open) -> Self {
         let uid = stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
-        let (number, eviction) = open.lock().unwrap_or_else(PoisonError::into_inner).enter(uid);
+        let (number, displacement) = open.lock().unwrap_or_else(PoisonError::into_inner).enter(uid);
         let (until, open) = (Box::pin(sleep(LIFE)), Arc::clone(open));
-        Self { stream, until, eviction, is_over: false, number, open }
+        Self { stream, until, displacement, is_over: false, number, open }
     }
 
     /// Fails if the connection is to be closed.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         self.is_over = self.is_over
-            || Pin::new(&mut self.eviction).poll(cx).is_ready()
+            || Pin::new(&mut self.displacement).poll(cx).is_ready()
             || self.until.as_mut().poll(cx).is_ready();
         match self.is_over {
             true => Err(io::ErrorKind::TimedOut.into()),

@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::oneshot;
 
-/// The connections, by origin. A flood of one origin evicts its own connections first.
+/// The connections, by origin. A flood of one origin displaces its own connections first.
 #[derive(Debug)]
 pub(super) struct ShortLived<K> {
     most: usize,
     most_of_origin: usize,
     next: u64,
-    /// The oldest first. Dropping the sender evicts the connection.
+    /// The oldest first. Dropping the sender displaces the connection.
     open: BTreeMap<u64, (K, oneshot::Sender<()>)>,
     of_origin: BTreeMap<K, BTreeSet<u64>>,
 }
 
-/// Completes when its connection is evicted.
-pub(super) type Eviction = oneshot::Receiver<()>;
+/// Completes when its connection is displaced.
+pub(super) type Displacement = oneshot::Receiver<()>;
 
 impl<K: Ord + Clone> ShortLived<K> {
     /// Creates a set of at most `most` connections, and `most_of_origin` of one origin.
@@ -24,8 +24,8 @@ impl<K: Ord + Clone> ShortLived<K> {
         Self { most, most_of_origin, next: 0, open, of_origin }
     }
 
-    /// Adds a connection, and evicts the oldest of its origin, or of all, if there are too many.
-    pub(super) fn enter(&mut self, origin: K) -> (u64, Eviction) {
+    /// Adds a connection, and displaces the oldest of its origin, or of all, if there are too many.
+    pub(super) fn enter(&mut self, origin: K) -> (u64, Displacement) {
         let theirs = self.of_origin.get(&origin);
         let oldest = match theirs {
             Some(theirs) if theirs.len() >= self.most_of_origin => theirs.first().copied(),
@@ -36,27 +36,27 @@ impl<K: Ord + Clone> ShortLived<K> {
             self.leave(oldest);
         }
         self.next += 1;
-        let (evict, eviction) = oneshot::channel();
-        self.open.insert(self.next, (origin.clone(), evict));
+        let (displace, displacement) = oneshot::channel();
+        self.open.insert(self.next, (origin.clone(), displace));
         self.of_origin.entry(origin).or_default().insert(self.next);
-        (self.next, eviction)
+        (self.next, displacement)
     }
 
     /// Evicts the oldest connection of an origin. Returns false if it has none.
-    pub(super) fn evict_oldest_of(&mut self, origin: &K) -> bool {
+    pub(super) fn displace_oldest_of(&mut self, origin: &K) -> bool {
         let oldest = self.of_origin.get(origin).and_then(|theirs| theirs.first().copied());
         oldest.is_some_and(|oldest| self.leave(oldest))
     }
 
     /// Evicts the oldest connection of all. Returns false if there is none.
-    pub(super) fn evict_oldest(&mut self) -> bool {
+    pub(super) fn displace_oldest(&mut self) -> bool {
         let oldest = self.open.keys().next().copied();
         oldest.is_some_and(|oldest| self.leave(oldest))
     }
 
-    /// Removes a connection, evicted before or not. Returns true if it was in the set.
+    /// Removes a connection, displaced before or not. Returns true if it was in the set.
     pub(super) fn leave(&mut self, number: u64) -> bool {
-        let Some((origin, _evict)) = self.open.remove(&number) else { return false };
+        let Some((origin, _displace)) = self.open.remove(&number) else { return false };
         if let Some(theirs) = self.of_origin.get_mut(&origin) {
             theirs.remove(&number);
             if theirs.is_empty() {
@@ -79,19 +79,19 @@ mod tests {
     #[test]
     fn oldest_connection_makes_room() {
         let mut set = ShortLived::new(4, 2);
-        let evicted = |eviction: &mut Eviction| {
-            eviction.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+        let displaced = |displacement: &mut Displacement| {
+            displacement.try_recv() == Err(oneshot::error::TryRecvError::Closed)
         };
         let mut noisy: Vec<_> = (0..3).map(|_| set.enter("noisy")).collect();
-        let gone: Vec<bool> = noisy.iter_mut().map(|(_, eviction)| evicted(eviction)).collect();
+        let gone: Vec<bool> = noisy.iter_mut().map(|(_, displacement)| displaced(displacement)).collect();
         assert_eq!(gone, [true, false, false], "only the oldest of the origin");
-        let (quiet, mut quiet_eviction) = set.enter("quiet");
+        let (quiet, mut quiet_displacement) = set.enter("quiet");
         let (_, mut other) = set.enter("other");
-        assert!(!evicted(&mut quiet_eviction) && !evicted(&mut other));
+        assert!(!displaced(&mut quiet_displacement) && !displaced(&mut other));
         let _more = set.enter("more");
-        assert!(evicted(&mut noisy[1].1), "the oldest of all");
+        assert!(displaced(&mut noisy[1].1), "the oldest of all");
         assert!(set.leave(quiet) && !set.leave(quiet));
-        while set.evict_oldest() {}
+        while set.displace_oldest() {}
         assert!(set.is_empty());
     }
 }

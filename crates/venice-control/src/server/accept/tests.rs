@@ -107,7 +107,7 @@ async fn closed(stream: &mut ClientStream<TcpStream>) {
 }
 
 #[tokio::test]
-async fn uncertified_flood_evicts_itself() {
+async fn uncertified_flood_displaces_itself() {
     let server = Server::start(limits()).await;
     let mut bare = Vec::new();
     for _ in 0..10 {
