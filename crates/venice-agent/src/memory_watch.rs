@@ -249,6 +249,27 @@ mod tests {
         assert_eq!(meminfo_bytes("MemTotal: many kB", "MemTotal:"), None);
     }
 
+    /// Runs in a process of its own, since it uses up all descriptors.
+    #[test]
+    fn held_files_need_no_descriptor() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        const CHILD: &str = "VENICE_TEST_WITHOUT_DESCRIPTORS";
+        if std::env::var_os(CHILD).is_none() {
+            let name = "memory_watch::tests::held_files_need_no_descriptor";
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let said = child.args(["--exact", name]).env(CHILD, "1").output().unwrap();
+            assert!(said.status.success(), "{said:?}");
+            return;
+        }
+        let source = MemorySource::new(Path::new("/proc"));
+        let few = Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
+        setrlimit(Resource::Nofile, few).unwrap();
+        let open: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        assert!(fs::read_to_string("/proc/meminfo").is_err(), "{} are open", open.len());
+        assert!(source.read().is_some_and(|reading| reading.available_bytes > 0));
+        assert!(source.read().is_some(), "again, from the beginning");
+    }
+
     #[test]
     fn keep_free_has_bounded_default() {
         let folder = tempfile::tempdir().unwrap();

@@ -120,7 +120,8 @@ impl Incoming {
         };
         let queue = queues.of(&peer);
         let Self { tls, settings, permit, .. } = self;
-        let connection = Connection::new(stream, (peer, tls), (permit, displacement), settings.limits);
+        let connection =
+            Connection::new(stream, (peer, tls), (permit, displacement), settings.limits);
         // If nobody serves any more, the connection is closed.
         let _ = queue.send(connection).await;
     }

@@ -93,6 +93,9 @@ mod tests {
             assert!(shared < limits.all, "agents have no share: {limits:?}");
         }
         let few = ConnectionLimits::within(8);
-        assert!(few.all >= 64 && few.in_handshake >= 32 && few.strangers_of_network >= 8, "{few:?}");
+        assert!(
+            few.all >= 64 && few.in_handshake >= 32 && few.strangers_of_network >= 8,
+            "{few:?}"
+        );
     }
 }

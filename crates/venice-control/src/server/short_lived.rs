@@ -83,7 +83,8 @@ mod tests {
             displacement.try_recv() == Err(oneshot::error::TryRecvError::Closed)
         };
         let mut noisy: Vec<_> = (0..3).map(|_| set.enter("noisy")).collect();
-        let gone: Vec<bool> = noisy.iter_mut().map(|(_, displacement)| displaced(displacement)).collect();
+        let gone: Vec<bool> =
+            noisy.iter_mut().map(|(_, displacement)| displaced(displacement)).collect();
         assert_eq!(gone, [true, false, false], "only the oldest of the origin");
         let (quiet, mut quiet_displacement) = set.enter("quiet");
         let (_, mut other) = set.enter("other");
