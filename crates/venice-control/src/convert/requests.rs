@@ -3,6 +3,7 @@
 use super::{grant_in, grant_out, kind_in, kind_out, names_in, standing_in, standing_out};
 use crate::proto;
 use tonic::Status;
+use venice_rack::label::{is_printable, to_label};
 use venice_rack::placement::Policy;
 use venice_rack::queueing::{Asked, DEFAULT_PRIORITY, Preempt, Queueing};
 use venice_rack::types::{AllocationRequest, Want};
@@ -34,6 +35,12 @@ pub(crate) fn request_out(request: AllocationRequest) -> proto::AllocateRequest 
     }
 }
 
+/// Shortens a printable text of the last release, whose texts had up to 255 bytes. Others are left
+/// to be refused.
+fn shortened(text: String) -> String {
+    if is_printable(&text) { to_label(&text) } else { text }
+}
+
 /// Converts a request of the last release.
 pub(crate) fn memory_request_in(request: proto::RequestMemoryRequest) -> proto::AllocateRequest {
     let want = Want {
@@ -42,12 +49,12 @@ pub(crate) fn memory_request_in(request: proto::RequestMemoryRequest) -> proto::
     };
     proto::AllocateRequest {
         client_id: request.client_id,
-        recipient: request.recipient,
+        recipient: shortened(request.recipient),
         wants: vec![want_out(want)],
         donors: request.donors,
         home: request.home,
         placement: request.placement,
-        purpose: request.purpose,
+        purpose: shortened(request.purpose),
         queueing: request.queueing,
     }
 }
@@ -125,5 +132,22 @@ fn placement_out(placement: Option<Policy>) -> proto::Placement {
         Some(Policy::Nearest) => proto::Placement::Nearest,
         Some(Policy::Spread) => proto::Placement::Spread,
         Some(Policy::Pack) => proto::Placement::Pack,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_old_purposes_are_shortened() {
+        let request = |purpose: &str| proto::RequestMemoryRequest {
+            purpose: purpose.to_owned(),
+            ..proto::RequestMemoryRequest::default()
+        };
+        let path = format!("/{}/program", "d".repeat(100));
+        let shortened = memory_request_in(request(&path)).purpose;
+        assert!(shortened.ends_with("/program") && shortened.len() <= 64, "{shortened}");
+        assert_eq!(memory_request_in(request("\u{1b}[2J")).purpose, "\u{1b}[2J", "refused later");
     }
 }
