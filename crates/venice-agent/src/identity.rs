@@ -86,6 +86,11 @@ impl NodeIdentity {
         }
     }
 
+    /// Date of the certificate in use, in milliseconds since 1970.
+    pub(crate) fn issued_ms(&self) -> u64 {
+        self.holder.info().issued_ms
+    }
+
     async fn renew(&self) -> Result<(), AgentError> {
         let mut enrolment =
             EnrolmentClient::connect(&self.access).await.map_err(AgentError::Control)?;

@@ -52,7 +52,8 @@ pub(crate) struct Reporter {
 impl Reporter {
     /// Reports until the receiver of the answers is dropped. `client` is an existing connection.
     pub(crate) async fn run(mut self, client: Option<MonitorClient>) {
-        let mut connection = client.map(Connection::to);
+        let issued_ms = self.identity.issued_ms();
+        let mut connection = client.map(|client| Connection::to(client, issued_ms));
         let monitor = self.identity.access.monitor.clone();
         let mut away = false;
         while self.outgoing.changed().await.is_ok() {
@@ -90,14 +91,20 @@ impl Reporter {
 
     /// Sends a report over the existing connection, or a new one. Registers first if the Monitor
     /// Node does not list this agent: it may have restarted, or not know of the registration yet.
+    /// A renewed certificate gets a new connection, before the Monitor Node closes the old one.
     async fn tell(
         &self,
         known: &mut Option<Connection>,
         outgoing: &Outgoing,
     ) -> Result<Answer, ControlError> {
+        let issued_ms = self.identity.issued_ms();
         let mut connection = match known.take() {
-            Some(connection) => connection,
-            None => Connection::to(MonitorClient::connect(&self.identity.access).await?),
+            Some(connection) if connection.issued_ms == issued_ms => connection,
+            old => match (MonitorClient::connect(&self.identity.access).await, old) {
+                (Ok(client), _) => Connection::to(client, issued_ms),
+                (Err(_), Some(old)) => old,
+                (Err(error), None) => return Err(error),
+            },
         };
         let mut report = outgoing.report.clone();
         report.door.revoked_besides = outgoing.besides.get(self.at).cloned().unwrap_or_default();
@@ -132,6 +139,8 @@ impl Reporter {
 /// A connection to a Monitor Node.
 struct Connection {
     client: MonitorClient,
+    /// Date of the certificate it was opened with.
+    issued_ms: u64,
     /// The heartbeat call, once opened.
     heartbeats: Option<Heartbeats>,
     /// Near peers, as received over that call.
@@ -139,8 +148,8 @@ struct Connection {
 }
 
 impl Connection {
-    fn to(client: MonitorClient) -> Self {
-        Self { client, heartbeats: None, near: Arc::default() }
+    fn to(client: MonitorClient, issued_ms: u64) -> Self {
+        Self { client, issued_ms, heartbeats: None, near: Arc::default() }
     }
 
     /// Sends a report over the open call, or a new one.
