@@ -23,7 +23,7 @@ pub const MONITOR_SOCKET: &str = "monitor.sock";
 pub const AGENT_SOCKET: &str = "agent.sock";
 /// The environment variable that names the socket of the helper.
 pub const HELPER_VARIABLE: &str = "VENICE_HELPER_SOCKET";
-/// The socket of the [helper](venice_memory::paged::helper), in the agent's directory or its own.
+/// The socket of the [helper], in the agent's directory or its own.
 pub const HELPER_SOCKET: &str = "helper.sock";
 /// Directory of a helper that is a service of its own.
 pub const SERVICE_HELPER_DIR: &str = "/run/venice-helper";

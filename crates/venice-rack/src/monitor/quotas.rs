@@ -6,7 +6,7 @@ use super::devices::clipped;
 use super::pending::CheckedRequest;
 use super::{Action, Change, Event, MonitorCore, Token};
 use crate::caller::Owner;
-use crate::label::{LABEL_RULE, is_label};
+use crate::label::{MAX_LABEL_BYTES, is_label};
 use crate::quota::{Limits, OverQuota, QuotaFor, QuotaRecord};
 use crate::rat::GrantRecord;
 use crate::resource::MAX_DEVICE_GRANTS_OF_USER;
@@ -192,9 +192,9 @@ fn check_quota_record(record: &QuotaRecord) -> Result<(), RackError> {
         QuotaFor::Others if record.limits == Limits::of_memory(None) => {
             bad("an unlimited default is no quota: remove the default instead".to_owned())
         }
-        QuotaFor::User(user) if user.is_empty() || !is_label(user) => {
-            bad(format!("invalid user name {user:?}: expected {LABEL_RULE}"))
-        }
+        QuotaFor::User(user) if user.is_empty() || !is_label(user) => bad(format!(
+            "invalid user name {user:?}: expected 1 to {MAX_LABEL_BYTES} bytes without control characters"
+        )),
         _ => Ok(()),
     }
 }

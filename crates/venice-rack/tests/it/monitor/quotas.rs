@@ -120,7 +120,7 @@ fn invalid_quotas_are_refused() {
     };
     bad(rack.allow(QuotaFor::Others, None), "remove the default instead");
     for name in ["", "a\nb", &"x".repeat(256)] {
-        bad(rack.allow(QuotaFor::User(name.to_owned()), Some(1)), "printable characters");
+        bad(rack.allow(QuotaFor::User(name.to_owned()), Some(1)), "control characters");
     }
     for (of, why) in [(of_owner(), "alice has no quota"), (QuotaFor::Others, "no default quota")] {
         rack.core.handle_remove_quota(Token(7), of);
