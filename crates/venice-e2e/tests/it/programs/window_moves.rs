@@ -206,7 +206,7 @@ fn reclaim_target_can_be_set_later() {
         "true",
     ]);
     let said = String::from_utf8_lossy(&nowhere.stderr).into_owned();
-    assert!(nowhere.status.code() == Some(2) && said.contains("--reclaim-to disk"), "{said}");
+    assert!(nowhere.status.code() == Some(125) && said.contains("--reclaim-to disk"), "{said}");
 }
 
 /// A process that may not delay its own writes keeps its memory, and its user gets a message.
