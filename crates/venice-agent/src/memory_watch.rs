@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
+use venice_control::server::is_out_of_descriptors;
 use venice_ports::monotonic_ns;
 use venice_rack::pressure::{
     MemoryReading, PressureLevel, PressureOrders, PressureReport, PressureSettings, PressureWatch,
@@ -204,13 +205,6 @@ impl HeldFile {
             (read, _) => read,
         }
     }
-}
-
-/// True if the process, or the machine, has no file descriptor left.
-fn is_out_of_descriptors(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let code = error.raw_os_error().map(Errno::from_raw_os_error);
-    matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Parses a line of /proc/meminfo, in bytes.

@@ -30,4 +30,4 @@ pub use listen::{ServeError, bind};
 pub use local::{LocalCredential, LocalHandler, LocalPeer, LocalSocket, admit_group, allow_group};
 pub use monitor::serve_monitor;
 pub use monitor_handler::MonitorHandler;
-pub use tls_server::TlsServer;
+pub use tls_server::{TlsServer, is_out_of_descriptors};

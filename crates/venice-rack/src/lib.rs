@@ -11,7 +11,7 @@
 //! - [`caller`] names authenticated callers, [`revocation`] revoked nodes, [`door`] counts refused
 //!   callers.
 //! - [`quota`] limits the use of each user, [`queueing`] describes requests that wait for room.
-//! - [`label`] has the rules for texts that others read.
+//! - [`counts`] counts what bounds apply to, [`label`] has the rules for texts that others read.
 //! - [`transfer`] has the messages of grants that change hands.
 //! - [`kind`] is the table of the kinds of resources, [`resource`] describes offered resources and
 //!   granted shares, [`request`] what recipients want of them.
@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod caller;
+pub mod counts;
 pub mod donor;
 pub mod door;
 pub mod forecast;

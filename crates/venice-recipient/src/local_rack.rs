@@ -40,7 +40,7 @@ pub struct FoundRack {
     pub access: Access,
     /// The port.
     pub port: PortKind,
-    /// Where it was found.
+    /// The source of its address.
     pub source: RackSource,
 }
 
@@ -50,7 +50,7 @@ impl FoundRack {
     }
 }
 
-/// Where a rack was found.
+/// The source of a rack's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RackSource {
     /// In `VENICE_MONITOR`.
@@ -132,7 +132,7 @@ fn sockets_in(dirs: &[PathBuf]) -> Vec<PathBuf> {
 /// Returns the rack named by `VENICE_MONITOR`, or else that of this machine.
 ///
 /// # Errors
-/// Those of [`find_of_machine`].
+/// The errors of [`find_of_machine`].
 pub fn find() -> Result<FoundRack, RecipientError> {
     match std::env::var(MONITOR_VARIABLE).ok().filter(|text| !text.is_empty()) {
         Some(monitor) => Ok(FoundRack::new(monitor, port()?, RackSource::Variable)),
@@ -197,7 +197,7 @@ fn ask(sockets: &[PathBuf]) -> Result<Option<String>, RecipientError> {
     let ask = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(RecipientError::NoRuntime)?;
-        Ok(runtime.block_on(rack_at_sockets(sockets))?)
+        Ok(Some(runtime.block_on(rack_at_sockets(sockets))?))
     };
     std::thread::scope(|scope| scope.spawn(ask).join().expect("it does not panic"))
 }

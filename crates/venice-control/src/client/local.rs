@@ -22,12 +22,21 @@ const ASK_NEXT_AFTER: Duration = Duration::from_secs(3);
 /// Timeout of a login at all sockets together.
 pub(super) const ENTER_ANY_WITHIN: Duration = Duration::from_secs(16);
 
-/// Returns a credential from the first socket that answers, and its index. Sockets are asked in the
+/// Returns `host:port` of the Monitor Node of this machine's rack, or of several separated by commas,
+/// as the first of these sockets that answers has it.
+///
+/// # Errors
+/// [`ControlError::NoLogin`]: they are missing, refuse, or do not answer.
+pub async fn rack_at_sockets(paths: &[PathBuf]) -> Result<String, ControlError> {
+    Ok(enter_any(paths, 0..paths.len()).await?.1.monitor)
+}
+
+/// Returns the answer of the first socket that gives one, and the socket's index. Sockets are asked in the
 /// order of `which`, each after the one before has failed or is slow.
 pub(super) async fn enter_any(
     paths: &[PathBuf],
     which: impl Iterator<Item = usize>,
-) -> Result<(usize, Credential), ControlError> {
+) -> Result<(usize, Entered), ControlError> {
     let mut failed = Vec::new();
     let end = Instant::now() + ENTER_ANY_WITHIN;
     let mut which = which.fuse();
@@ -41,7 +50,7 @@ pub(super) async fn enter_any(
             None => Ok(asked.join_next().await),
         };
         match heard {
-            Ok(Some(Ok((at, Ok(credential))))) => return Ok((at, credential)),
+            Ok(Some(Ok((at, Ok(entered))))) => return Ok((at, entered)),
             Ok(Some(Ok((at, Err(why))))) => failed.push((paths[at].clone(), why)),
             // It panicked: the log has the reason.
             Ok(Some(Err(_))) => {}
@@ -56,36 +65,16 @@ async fn enter_within(
     at: usize,
     path: PathBuf,
     end: Instant,
-) -> (usize, Result<Credential, SocketError>) {
+) -> (usize, Result<Entered, SocketError>) {
     let until = end.min(Instant::now() + ENTER_WITHIN);
-    (at, enter(&path, until).await.map(|entered| entered.credential))
-}
-
-/// Returns `host:port` of the Monitor Node of this machine's rack, or of several separated by commas,
-/// as the first of these sockets that answers has it; `None`: there are no such sockets.
-///
-/// # Errors
-/// [`ControlError::NoLogin`]: they refuse, or do not answer.
-pub async fn rack_at_sockets(paths: &[PathBuf]) -> Result<Option<String>, ControlError> {
-    let mut failed = Vec::new();
-    for path in paths {
-        match enter(path, Instant::now() + ENTER_WITHIN).await {
-            Ok(entered) => return Ok(Some(entered.monitor)),
-            Err(SocketError::Missing) => {}
-            Err(why) => failed.push((path.clone(), why)),
-        }
-    }
-    match failed.is_empty() {
-        true => Ok(None),
-        false => Err(ControlError::NoLogin(socket_error::text(&failed))),
-    }
+    (at, enter(&path, until).await)
 }
 
 /// The answer of a socket.
-struct Entered {
-    credential: Credential,
+pub(super) struct Entered {
+    pub(super) credential: Credential,
     /// Address of the rack's Monitor Node.
-    monitor: String,
+    pub(super) monitor: String,
 }
 
 async fn enter(path: &Path, until: Instant) -> Result<Entered, SocketError> {

@@ -92,8 +92,8 @@ impl Login {
         };
         tried.push(*at);
         let left = (0..paths.len()).filter(|at| !tried.contains(at));
-        let (at, credential) = local::enter_any(paths, left).await.ok()?;
-        let holder = Holder::new(credential).ok()?;
+        let (at, entered) = local::enter_any(paths, left).await.ok()?;
+        let holder = Holder::new(entered.credential).ok()?;
         Some(Shown { tls: holder.client(), issued: Some((at, holder)) })
     }
 
@@ -142,8 +142,8 @@ impl Login {
         let others = (0..paths.len()).filter(|at| Some(*at) != right);
         let which = right.into_iter().chain(others);
         match (local::enter_any(paths, which).await, issued.as_ref()) {
-            (Ok((at, credential)), _) => {
-                let holder = Holder::new(credential).map_err(no_login)?;
+            (Ok((at, entered)), _) => {
+                let holder = Holder::new(entered.credential).map_err(no_login)?;
                 *issued = Some(Issued { holder: holder.clone(), at, asked: now });
                 Ok(holder)
             }

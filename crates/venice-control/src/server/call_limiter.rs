@@ -4,7 +4,6 @@
 use super::peer_identity::Peer;
 use super::tls_server::TlsServer;
 use crate::error::rack_status;
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +12,7 @@ use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tower::Layer;
 use venice_rack::caller::{Caller, Owner, User};
+use venice_rack::counts::Counts;
 use venice_rack::types::RackError;
 
 /// The limiter of a server's calls.
@@ -20,7 +20,7 @@ use venice_rack::types::RackError;
 pub(super) struct CallLimiter {
     most_of_user: usize,
     tls: Arc<TlsServer>,
-    in_flight: Mutex<BTreeMap<Owner, usize>>,
+    in_flight: Mutex<Counts<Owner>>,
 }
 
 impl CallLimiter {
@@ -33,11 +33,10 @@ impl CallLimiter {
     fn enter(self: &Arc<Self>, user: &User) -> Option<InFlight> {
         let owner = Owner::from(user.clone());
         let mut in_flight = self.lock();
-        let theirs = in_flight.entry(owner.clone()).or_default();
-        if *theirs >= self.most_of_user {
+        if in_flight.of(&owner) >= self.most_of_user {
             return None;
         }
-        *theirs += 1;
+        in_flight.add(owner.clone());
         Some(InFlight { limiter: Arc::clone(self), owner })
     }
 
@@ -52,7 +51,7 @@ impl CallLimiter {
         rack_status(&RackError::TooMany(why)).into_http()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Owner, usize>> {
+    fn lock(&self) -> MutexGuard<'_, Counts<Owner>> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -65,12 +64,7 @@ struct InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let mut in_flight = self.limiter.lock();
-        let Some(theirs) = in_flight.get_mut(&self.owner) else { return };
-        *theirs -= 1;
-        if *theirs == 0 {
-            in_flight.remove(&self.owner);
-        }
+        self.limiter.lock().remove(&self.owner);
     }
 }
 

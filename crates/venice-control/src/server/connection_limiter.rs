@@ -5,10 +5,10 @@ use super::connection_limits::ConnectionLimits;
 use super::handshake_limiter::network_of;
 use super::peer_identity::Peer;
 use super::short_lived::{Displacement, ShortLived};
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use venice_rack::caller::{Caller, Owner};
+use venice_rack::counts::Counts;
 
 /// Limiter of a listener's connections.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ struct Open {
     all: usize,
     strangers: ShortLived<IpAddr>,
     users: usize,
-    of_user: BTreeMap<Owner, usize>,
+    of_user: Counts<Owner>,
 }
 
 /// The class of an open connection.
@@ -30,7 +30,7 @@ struct Open {
 enum Class {
     /// In its handshake, an agent's, a Monitor Node's, or an administrator's.
     Unbounded,
-    /// Of a peer that is not admitted, by its number.
+    /// A peer that is not admitted, with its number.
     Stranger(u64),
     User(Owner),
 }
@@ -42,7 +42,7 @@ pub(super) struct TooManyOfUser;
 impl ConnectionLimiter {
     pub(super) fn new(limits: ConnectionLimits) -> Arc<Self> {
         let strangers = ShortLived::new(limits.strangers, limits.strangers_of_network);
-        let open = Open { all: 0, strangers, users: 0, of_user: BTreeMap::new() };
+        let open = Open { all: 0, strangers, users: 0, of_user: Counts::default() };
         Arc::new(Self { limits, open: Mutex::new(open) })
     }
 
@@ -85,12 +85,11 @@ impl ConnectionPermit {
             }
             Ok(Caller::User(user)) if !user.is_admin => {
                 let owner = Owner::from(user.clone());
-                let theirs = open.of_user.get(&owner).copied().unwrap_or(0);
-                if theirs >= limits.of_user || open.users >= limits.users {
+                if open.of_user.of(&owner) >= limits.of_user || open.users >= limits.users {
                     return Err(TooManyOfUser);
                 }
                 open.users += 1;
-                open.of_user.insert(owner.clone(), theirs + 1);
+                open.of_user.add(owner.clone());
                 self.class = Class::User(owner);
                 Ok(None)
             }
@@ -108,11 +107,7 @@ impl Drop for ConnectionPermit {
             Class::Stranger(number) => drop(open.strangers.leave(*number)),
             Class::User(owner) => {
                 open.users -= 1;
-                let theirs = open.of_user.get(owner).copied().unwrap_or(0);
-                match theirs {
-                    0 | 1 => drop(open.of_user.remove(owner)),
-                    more => drop(open.of_user.insert(owner.clone(), more - 1)),
-                }
+                open.of_user.remove(owner);
             }
         }
     }
@@ -168,10 +163,10 @@ mod tests {
         assert_eq!(agents.len(), 4, "the rest");
         drop((users, admin, agents));
         let nobody: Vec<_> = (0..3).map(|_| open(None).unwrap()).collect();
-        assert_eq!(limiter.lock().all, 3, "an displaced connection counts until it is closed");
+        assert_eq!(limiter.lock().all, 3, "a displaced connection counts until it is closed");
         drop(nobody);
         let open = limiter.lock();
-        assert_eq!((open.all, open.users, open.of_user.len()), (0, 0, 0));
-        assert!(open.strangers.is_empty());
+        assert_eq!((open.all, open.users), (0, 0));
+        assert!(open.of_user.is_empty() && open.strangers.is_empty());
     }
 }

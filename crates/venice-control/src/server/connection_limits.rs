@@ -37,7 +37,7 @@ pub(super) struct ConnectionLimits {
     pub(super) in_handshake: usize,
     /// Connections of peers that are not admitted.
     pub(super) strangers: usize,
-    /// Such connections of one network.
+    /// Connections of such peers from one network.
     pub(super) strangers_of_network: usize,
     /// Connections of users that are no administrators.
     pub(super) users: usize,

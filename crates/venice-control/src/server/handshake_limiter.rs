@@ -96,7 +96,7 @@ struct AllPresent {
     count: usize,
     /// Connections by network and by site.
     groups: BTreeMap<Group, Present>,
-    /// Those that have not sent their ClientHello yet, by network.
+    /// Connections before their ClientHello, by network.
     silent: ShortLived<IpAddr>,
 }
 
@@ -197,7 +197,7 @@ enum Full {
 }
 
 impl AllPresent {
-    /// Returns the bound that another connection of these groups would exceed. An displaced
+    /// Returns the bound that another connection of these groups would exceed. A displaced
     /// connection counts until it is closed, and closes at once.
     fn full(&self, groups: &[Group; 2], bounds: Bounds) -> Option<Full> {
         let is_full = |group: &Group| {

@@ -42,13 +42,13 @@ impl<K: Ord + Clone> ShortLived<K> {
         (self.next, displacement)
     }
 
-    /// Evicts the oldest connection of an origin. Returns false if it has none.
+    /// Displaces the oldest connection of an origin. Returns false if it has none.
     pub(super) fn displace_oldest_of(&mut self, origin: &K) -> bool {
         let oldest = self.of_origin.get(origin).and_then(|theirs| theirs.first().copied());
         oldest.is_some_and(|oldest| self.leave(oldest))
     }
 
-    /// Evicts the oldest connection of all. Returns false if there is none.
+    /// Displaces the oldest connection of all. Returns false if there is none.
     pub(super) fn displace_oldest(&mut self) -> bool {
         let oldest = self.open.keys().next().copied();
         oldest.is_some_and(|oldest| self.leave(oldest))

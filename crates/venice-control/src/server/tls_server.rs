@@ -287,7 +287,7 @@ impl TlsServer {
 }
 
 /// True if the process, or the machine, has no file descriptor left.
-pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(code, Some(Errno::MFILE | Errno::NFILE))

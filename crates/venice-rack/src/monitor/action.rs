@@ -183,7 +183,7 @@ pub enum Event {
         id: GrantId,
         /// Its owner, if known.
         owner: Option<Owner>,
-        /// What it is a grant of.
+        /// The granted share.
         share: Share,
         /// Owner of the request it is preempted for.
         by: Owner,

@@ -76,7 +76,7 @@ pub(super) struct DeviceSearch<'a> {
     /// Slabs that are to be near the devices.
     pub(super) slabs: u32,
     pub(super) stock: Stock,
-    /// What requests ahead keep, where that is known already.
+    /// Amounts that requests ahead keep, if they are known.
     pub(super) kept: Option<&'a Kept>,
 }
 

@@ -8,7 +8,7 @@ use crate::resource::ResourceKind;
 use std::collections::BTreeSet;
 use venice_wire::NodeId;
 
-/// What the requests passed so far want.
+/// Wants of the requests passed so far.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     /// True if one wants memory of any donor.

@@ -4,6 +4,7 @@ use super::super::devices::Tried;
 use super::super::pending::CheckedRequest;
 use super::preemption::Calls;
 use crate::caller::Owner;
+use crate::counts::Counts;
 use crate::queueing::Queueing;
 use crate::resource::{ResourceSpec, Share};
 use crate::{NS_PER_MS, NS_PER_S};
@@ -206,7 +207,7 @@ pub(in crate::monitor) struct Queue {
     waiters: BTreeMap<Place, Waiter>,
     places: BTreeMap<u128, Place>,
     /// Queued requests by owner.
-    of_owner: BTreeMap<Owner, usize>,
+    of_owner: Counts<Owner>,
     arrivals: u64,
     /// The grants preempted for them.
     pub(super) calls: Calls,
@@ -226,25 +227,20 @@ impl Queue {
 
     pub(super) fn enter(&mut self, place: Place, waiter: Waiter) {
         self.places.insert(waiter.client_id(), place);
-        *self.of_owner.entry(waiter.checked.owner.clone()).or_default() += 1;
+        self.of_owner.add(waiter.checked.owner.clone());
         self.waiters.insert(place, waiter);
     }
 
     pub(super) fn leave(&mut self, place: Place) -> Option<Waiter> {
         let waiter = self.waiters.remove(&place)?;
         self.places.remove(&waiter.client_id());
-        if let Some(theirs) = self.of_owner.get_mut(&waiter.checked.owner) {
-            *theirs -= 1;
-            if *theirs == 0 {
-                self.of_owner.remove(&waiter.checked.owner);
-            }
-        }
+        self.of_owner.remove(&waiter.checked.owner);
         Some(waiter)
     }
 
     /// Returns the number of queued requests, of all and of an owner.
     pub(super) fn lengths(&self, owner: &Owner) -> (usize, usize) {
-        (self.waiters.len(), self.of_owner.get(owner).copied().unwrap_or(0))
+        (self.waiters.len(), self.of_owner.of(owner))
     }
 
     /// Removes a client's request. Returns true if it was queued.
