@@ -65,7 +65,7 @@ fn full_device_is_detected() {
             let status = program(&group, test).status().unwrap();
             assert_eq!(status.signal(), is_too_little.then_some(libc::SIGKILL), "{status}");
             assert_eq!(group.killed_for_memory() > 0, is_too_little);
-            assert_eq!(group.has_outgrown_swap(), is_too_little);
+            assert_eq!(group.has_outgrown_swap(0), is_too_little);
             drop(group);
             device.detach().unwrap();
         }

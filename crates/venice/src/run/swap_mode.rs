@@ -22,6 +22,7 @@ use venice_cli::terminal::{self, remark};
 /// Above the usual priorities of swap areas, so that the program's pages go to this device.
 const PRIORITY: u16 = 32_000;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+const WRITE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs the program to its end; returns the program's exit code.
 pub fn execute(
@@ -75,6 +76,10 @@ pub fn execute(
         std::thread::sleep(LOOK_EVERY);
     }
     drop(desk);
+    if group.killed_for_memory() > 0 {
+        // What the device has got in all tells whether it was full.
+        group.wait_written(WRITE_PATIENCE);
+    }
     let after = swap::status(&dir, &plan.name).unwrap_or_else(|| device.status.clone());
     tell_losses(&after, &group);
     if args.stats {
@@ -129,7 +134,7 @@ fn tell_losses(status: &Status, group: &MemoryCgroup) {
     }
     if group.killed_for_memory() > 0 {
         let size = terminal::bytes(status.size_bytes);
-        let why = match group.has_outgrown_swap() {
+        let why = match group.has_outgrown_swap(status.written_bytes) {
             true => format!(
                 "it outgrew --local and the {size} of its swap device: give it more --remote"
             ),
