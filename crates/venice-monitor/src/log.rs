@@ -12,6 +12,13 @@ pub(crate) fn log(event: &Event) {
         }
         Event::NodeBack { name } => tracing::info!(node = name, "reports again"),
         Event::NodeDown { name } => tracing::warn!(node = name, "is down: its grants are lost"),
+        Event::NodeUnreachable { name, addr } => tracing::warn!(
+            node = name,
+            addr,
+            "reports, but cannot be reached: nothing is borrowed from it; open that port to this \
+             machine, or start its agent with --listen and an address that this machine reaches"
+        ),
+        Event::NodeReached { name } => tracing::info!(node = name, "can be reached again"),
         Event::NodeStopped { name } => {
             tracing::info!(node = name, "is stopped: its agent has ended")
         }

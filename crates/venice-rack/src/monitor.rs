@@ -146,6 +146,8 @@ pub struct MonitorCore {
     release_waiters: BTreeMap<Token, (BTreeSet<GrantId>, Kept)>,
     /// Registrations that wait for the liveness of the name's holder.
     waiting_registrations: BTreeMap<NodeId, Vec<(Token, NodeRegistration)>>,
+    /// The nodes that are being called to learn whether they can be reached.
+    tried: BTreeSet<NodeId>,
     /// Join tokens, by number.
     tokens: BTreeMap<u64, JoinTokenRecord>,
     /// Revoked nodes.

@@ -110,6 +110,8 @@ pub struct NodeEntry {
     pub seen_ns: u64,
     /// Time of its last heartbeat since the Monitor Node started.
     pub last_heartbeat_ns: Option<u64>,
+    /// The outcome of the newest call that asked whether it can be reached.
+    pub(crate) reach: Reach,
     /// Time it went down, if it is down.
     pub down_since_ns: u64,
     /// Time this epoch was registered, or the Monitor Node started.
@@ -132,6 +134,18 @@ pub struct NodeEntry {
     pub(crate) sent_peers: SentPeers,
 }
 
+/// What is known of calls to a node. Reports come from it, calls go to it: an address that is
+/// wrong, or a closed port, breaks one of the two only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To be asked at its next report.
+    Unknown,
+    /// Its agent has answered.
+    Answers,
+    /// No connection, or no answer in time.
+    Fails,
+}
+
 /// The peer list sent to a node.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SentPeers {
@@ -151,6 +165,7 @@ impl NodeEntry {
             record: Arc::new(record),
             seen_ns: now_ns,
             last_heartbeat_ns: None,
+            reach: Reach::Unknown,
             down_since_ns: now_ns,
             epoch_since_ns: now_ns,
             status: DonorStatus { total_slabs, free_slabs: total_slabs, revision: 0 },
@@ -164,17 +179,28 @@ impl NodeEntry {
         }
     }
 
-    /// Returns the reason that its resources are unavailable, if its agent is not there.
-    pub(crate) fn absence(&self) -> Option<&'static str> {
+    /// Returns the reason that its resources are unavailable, if its agent is not there or cannot
+    /// be called.
+    pub(crate) fn absence(&self) -> Option<String> {
         match self.up {
-            true => None,
-            false if self.record.is_stopped => Some("its node is stopped"),
-            false => Some("its node is down"),
+            true => self.is_unreachable().then(|| format!("its node {}", self.unreachable_text())),
+            false if self.record.is_stopped => Some("its node is stopped".to_owned()),
+            false => Some("its node is down".to_owned()),
         }
     }
 
-    /// Returns the slabs that may be requested from it: none while it is down, drained, or under
-    /// memory pressure.
+    /// True if calls to it fail although it reports.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.reach == Reach::Fails
+    }
+
+    /// Returns the statement that calls to it fail.
+    pub(crate) fn unreachable_text(&self) -> String {
+        format!("cannot be reached at {}", self.record.control_addr)
+    }
+
+    /// Returns the slabs that may be requested from it: none while it is down, unreachable, drained,
+    /// or under memory pressure.
     pub fn available_slabs(&self) -> u32 {
         if !self.may_lend() {
             return 0;
@@ -184,7 +210,12 @@ impl NodeEntry {
 
     /// True if its free slabs may be requested.
     pub(crate) fn may_lend(&self) -> bool {
-        self.up && !self.record.is_draining && self.pressure.level == PressureLevel::None
+        self.is_open() && self.pressure.level == PressureLevel::None
+    }
+
+    /// True if it is there, can be called, and is not drained.
+    pub(crate) fn is_open(&self) -> bool {
+        self.up && !self.is_unreachable() && !self.record.is_draining
     }
 
     /// True if tasks of its machine wait for memory.

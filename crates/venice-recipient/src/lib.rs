@@ -59,7 +59,8 @@ pub use home::Home;
 pub use lease_list::LeaseList;
 pub use leases::Leases;
 pub use loan::{
-    COPIES_BY_DEFAULT, Loan, MOST_COPIES, allocate, borrow, borrow_in_line, free_bytes, plan,
+    COPIES_BY_DEFAULT, Loan, MOST_COPIES, Shortage, allocate, borrow, borrow_in_line, free_bytes,
+    plan,
 };
 pub use local_fallback::ReclaimTo;
 pub use news::{LostDonor, News};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use venice_control::client::{Access, AgentClient, MonitorClient};
 use venice_control::{
-    AllocationPlan, ControlError, Grant, RackError, ResourceKind, Standing, to_label,
+    AllocationPlan, ControlError, Grant, NodeRow, RackError, ResourceKind, Standing, to_label,
 };
 use venice_fabric::LinkModel;
 use venice_memory::paged::coding::Coding;
@@ -46,9 +46,16 @@ pub struct Loan {
     pub asked: Instant,
     /// Copies of each slab, or of each of its fragments.
     pub copies: u32,
-    /// True if there was no room for two copies, and the caller had not asked for one: the loss of
-    /// a donor then loses its data.
-    pub is_short: bool,
+    /// Set if there was no room for two copies, and the caller had not asked for one: the loss of a
+    /// donor then loses its data.
+    pub shortage: Option<Shortage>,
+}
+
+/// Lack of room for two copies.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shortage {
+    /// The nodes that lend memory and cannot be asked for it, each with the reason.
+    pub unusable: Vec<String>,
 }
 
 /// Allocates what is specified: all of it or none. `told` receives reports on a wait in the queue.
@@ -70,21 +77,27 @@ pub fn allocate(
         }
         goes_on
     };
-    let (grants, copies) = runtime()?.block_on(async {
+    let has_choice = |memory: &MemorySpec| memory.coding.is_none() && memory.copies.is_none();
+    let has_choice = spec.memory.as_ref().is_some_and(has_choice);
+    let (grants, copies, shortage) = runtime()?.block_on(async {
         let mut client = MonitorClient::connect(access).await?;
-        match spec.memory.as_ref().map(|memory| (memory, memory.coding)) {
+        let (grants, copies) = match spec.memory.as_ref().map(|memory| (memory, memory.coding)) {
             None => Ok((ask_first(&mut client, spec, None, &mut told).await?, 0)),
             Some((memory, None)) => ask_for_copies(&mut client, spec, memory, &mut told).await,
             Some((memory, Some(coding))) => {
                 ask_for_fragments(&mut client, spec, memory, coding, &mut told).await
             }
-        }
+        }?;
+        let shortage = match has_choice && copies < COPIES_BY_DEFAULT {
+            // What is granted is not given up because nobody says why it is so little.
+            true => Some(shortage(&mut client, spec).await.unwrap_or_default()),
+            false => None,
+        };
+        Ok::<_, RecipientError>((grants, copies, shortage))
     })?;
-    let has_choice = |memory: &MemorySpec| memory.coding.is_none() && memory.copies.is_none();
-    let is_short = spec.memory.as_ref().is_some_and(has_choice) && copies < COPIES_BY_DEFAULT;
     let (devices, memory) = grants.into_iter().partition(|it| it.share.device().is_some());
     let (access, spec, connections) = (access.clone(), spec.clone(), Vec::new());
-    Ok(Loan { access, spec, memory, devices, connections, asked, copies, is_short })
+    Ok(Loan { access, spec, memory, devices, connections, asked, copies, shortage })
 }
 
 /// Allocates what is specified, and connects to its memory. On an error everything is released.
@@ -238,6 +251,25 @@ async fn free_slabs(
     let may_wait = !spec.waiting.at_most.is_zero();
     let bytes = usable.map(|node| if may_wait { node.lent_bytes } else { node.free_bytes });
     Ok(bytes.map(|bytes| bytes / SLAB_BYTES).collect())
+}
+
+/// Finds out which lenders could not be asked.
+async fn shortage(
+    client: &mut MonitorClient,
+    spec: &AllocationSpec,
+) -> Result<Shortage, RecipientError> {
+    let nodes = client.nodes().await?;
+    let reason = |node: &NodeRow| {
+        let NodeRow { name, control_addr, .. } = node;
+        match node.state.as_str() {
+            "unreachable" => Some(format!("{name} cannot be reached at {control_addr}")),
+            "down" => Some(format!("{name} is down")),
+            _ => None,
+        }
+    };
+    let may_use = |name: &String| spec.donors.is_empty() || spec.donors.contains(name);
+    let lenders = nodes.iter().filter(|node| node.lent_bytes > 0 && may_use(&node.name));
+    Ok(Shortage { unusable: lenders.filter_map(reason).collect() })
 }
 
 /// Sends the first request, which may wait in the queue.

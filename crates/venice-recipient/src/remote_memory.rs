@@ -14,7 +14,7 @@ use crate::held::Held;
 use crate::holding::Holding;
 use crate::home;
 use crate::leases::Leases;
-use crate::loan::{Loan, borrow_in_line, random_word};
+use crate::loan::{Loan, Shortage, borrow_in_line, random_word};
 use crate::news::News;
 use crate::spec::AllocationSpec;
 use crate::waiting::{Told, ignore_wait};
@@ -52,7 +52,7 @@ pub struct RemoteMemory {
     holding: Arc<Holding>,
     leases: Option<Leases>,
     devices: Vec<Held>,
-    is_short: bool,
+    shortage: Option<Shortage>,
 }
 
 impl RemoteMemory {
@@ -102,14 +102,14 @@ impl RemoteMemory {
         if let Some(link) = loan.link() {
             block.set_link(&link);
         }
-        let (block, is_short) = (Arc::new(block), loan.is_short);
+        let (block, shortage) = (Arc::new(block), loan.shortage.take());
         let holding = Holding::new(loan, block.clone(), home)?;
         let slabs = holding.clone();
         let source = Box::new(move |replica| slabs.slab(replica));
         // Before anything else that can fail: this releases the memory from here on.
         let leases = Leases::keep(holding.clone(), tell)?;
         let memory = Arc::new(FarMemory::new(block, source).map_err(RecipientError::Map)?);
-        Ok(RemoteMemory { memory, holding, leases: Some(leases), devices, is_short })
+        Ok(RemoteMemory { memory, holding, leases: Some(leases), devices, shortage })
     }
 
     /// Returns the number of devices granted with it and not taken.
@@ -132,9 +132,10 @@ impl RemoteMemory {
         &self.holding
     }
 
-    /// True if there was no room for two copies, and the caller had not asked for one.
-    pub fn is_short(&self) -> bool {
-        self.is_short
+    /// Returns what is known of the lack of room, if there was none for two copies, and the caller
+    /// had not asked for one.
+    pub fn shortage(&self) -> Option<&Shortage> {
+        self.shortage.as_ref()
     }
 
     /// Returns its size in bytes.

@@ -177,6 +177,18 @@ pub enum Event {
         /// Its name.
         name: String,
     },
+    /// A node reports, and calls to it fail.
+    NodeUnreachable {
+        /// Its name.
+        name: String,
+        /// The `host:port` that was called.
+        addr: String,
+    },
+    /// A node that could not be reached answers.
+    NodeReached {
+        /// Its name.
+        name: String,
+    },
     /// A grant is preempted: its donor gives notice.
     GrantPreempted {
         /// The grant's number.

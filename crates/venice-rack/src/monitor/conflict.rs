@@ -80,6 +80,7 @@ impl MonitorCore {
         self.call_off_transfers();
         self.release_waiters.clear();
         self.waiting_registrations.clear();
+        self.tried.clear();
         self.take_up_finished();
         self.drop_unrecorded_nodes(&undone, view);
         for key in &undone {

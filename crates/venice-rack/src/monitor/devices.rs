@@ -237,7 +237,7 @@ impl MonitorCore {
     /// Returns the fault of a device; empty if none is known.
     pub(super) fn fault_of(&self, entry: &NodeEntry, spec: &ResourceSpec) -> String {
         if let Some(absence) = entry.absence() {
-            return absence.to_owned();
+            return absence;
         }
         let reports = &entry.devices;
         let report = reports.iter().find(|it| it.kind == spec.kind && it.address == spec.address);
@@ -261,8 +261,7 @@ pub(super) fn is_usable(
     want: &Want,
     (node, entry, spec): (NodeId, &NodeEntry, &ResourceSpec),
 ) -> bool {
-    let may_lend = entry.up && !entry.record.is_draining;
-    may_lend && checked.may_use(node) && want.would_do(spec)
+    entry.is_open() && checked.may_use(node) && want.would_do(spec)
 }
 
 /// Returns the bytes of a device that these shares leave; `None`: it is taken.

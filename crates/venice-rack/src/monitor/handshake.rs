@@ -6,6 +6,7 @@ use super::{Action, CallError, Change, MonitorCore};
 use crate::placement::{Donor, Policy, place};
 use crate::rat::{GrantRecord, GrantState, Origin};
 use crate::resource::Share;
+use crate::rrt::{NodeEntry, Reach};
 use crate::transfer::FIRST_OWNERSHIP;
 use crate::types::{
     AllocationRequest, DonorStatus, Grant, Identity, PrepareRequest, RackError, Refusal,
@@ -374,12 +375,17 @@ impl MonitorCore {
         donor: Identity,
         result: &Result<DonorStatus, CallError>,
     ) {
-        if result == &Err(CallError::Gone) {
+        let is_known_unreachable =
+            || self.rrt.get(donor.node).is_some_and(NodeEntry::is_unreachable);
+        if result == &Err(CallError::Gone) && !is_known_unreachable() {
             self.mark_down(now_ns, donor);
         }
         let Some(mut entry) = self.rrt.get_mut(donor.node) else { return };
         if entry.record.identity != donor {
             return;
+        }
+        if matches!(result, Ok(_) | Err(CallError::Refused(_))) && entry.reach == Reach::Unknown {
+            entry.reach = Reach::Answers;
         }
         match result {
             Ok(status) => {
@@ -387,6 +393,10 @@ impl MonitorCore {
             }
             Err(CallError::Refused(Refusal::NoRoom { free_slabs })) => {
                 entry.status.free_slabs = *free_slabs;
+            }
+            // A closed port may drop what is sent to it.
+            Err(CallError::NoAnswer) if entry.reach == Reach::Answers => {
+                entry.reach = Reach::Unknown;
             }
             Err(_) => {}
         }

@@ -33,7 +33,7 @@ impl MonitorCore {
                 free_bytes: resource.bytes * u64::from(entry.up),
                 slab_bytes: resource.slab_bytes,
                 capabilities: resource.capabilities.clone(),
-                health: health(entry).to_owned(),
+                health: health(entry),
                 available: false,
             };
             let complete = |spec: &ResourceSpec| match spec.kind.spec().lending {
@@ -114,16 +114,17 @@ fn memory_row(entry: &NodeEntry, row: ResourceRow) -> ResourceRow {
 fn state(entry: &NodeEntry) -> &'static str {
     match () {
         () if entry.record.is_stopped => "stopped",
-        () if entry.up => "up",
-        () => "down",
+        () if !entry.up => "down",
+        () if entry.is_unreachable() => "unreachable",
+        () => "up",
     }
 }
 
 /// Returns the health of a node's memory, in words.
-fn health(entry: &NodeEntry) -> &'static str {
+fn health(entry: &NodeEntry) -> String {
     let is_unloaded = entry.pressure.level == PressureLevel::None;
     let pressure = if is_unloaded { "ok" } else { "its machine is short of memory" };
-    entry.absence().unwrap_or(pressure)
+    entry.absence().unwrap_or_else(|| pressure.to_owned())
 }
 
 fn bytes(slabs: u32) -> u64 {

@@ -4,7 +4,7 @@ use super::devices::{Offered, check_offered, reports_of};
 use super::{Action, CallError, Change, Event, MonitorCore, Token};
 use crate::label::is_printable;
 use crate::rat::{GrantRecord, GrantState};
-use crate::rrt::{NodeEntry, NodeRecord};
+use crate::rrt::{NodeEntry, NodeRecord, Reach};
 use crate::types::{
     DonorReport, HeartbeatAck, HeartbeatReport, HeldGrant, HeldState, Identity, MAX_NAME_BYTES,
     NodeRegistration, Pong, RackError, Registered, RelayPlace, ResourceKind, Share,
@@ -15,6 +15,8 @@ use venice_wire::{GrantId, NodeId, NodeSecret, SLAB_BYTES};
 /// The greatest grant number adopted: no rack gives that many, and a greater one would exhaust the
 /// numbers.
 const MAX_ADOPTED_NUMBER: u64 = 1 << 62;
+/// Most calls at a time that ask whether a node can be reached.
+const MAX_TRIED: usize = 64;
 
 impl MonitorCore {
     /// Registers an agent. Answered by [`Action::ReplyRegister`], perhaps only after a
@@ -142,10 +144,14 @@ impl MonitorCore {
     /// Handles the result of [`Action::SendPing`].
     pub fn handle_pinged(&mut self, now_ns: u64, donor: Identity, result: Result<Pong, CallError>) {
         let waiting = self.waiting_registrations.remove(&donor.node).unwrap_or_default();
+        self.note_tried(donor, &result);
         let Some(holder) = self.rrt.get(donor.node) else { return };
         let unchanged = holder.record.identity == donor;
         let (name, instance) = (holder.record.name.clone(), holder.record.instance);
         let control_addr = holder.record.control_addr.clone();
+        if waiting.is_empty() {
+            return;
+        }
         let is_dead = match result {
             // Its port was taken over by another process, perhaps by the new agent itself.
             Ok(pong) => pong.instance != instance,
@@ -199,6 +205,7 @@ impl MonitorCore {
             self.reconcile(now_ns, identity, memory);
         }
         self.seen(now_ns, identity.node);
+        self.try_to_reach(identity.node);
         for link in links {
             if self.rrt.get(link.to).is_some() {
                 self.tst.record(identity.node, link);
@@ -223,6 +230,44 @@ impl MonitorCore {
             let name = entry.record.name.clone();
             drop(entry);
             self.note(Event::NodeBack { name });
+        }
+    }
+
+    /// Calls a node that reports, unless it is known to answer.
+    fn try_to_reach(&mut self, node: NodeId) {
+        let Some(entry) = self.rrt.get(node) else { return };
+        let (donor, addr) = (entry.record.identity, &entry.record.control_addr);
+        if entry.reach != Reach::Answers
+            && self.tried.len() < MAX_TRIED
+            && self.tried.insert(donor.node)
+        {
+            self.actions.push_back(Action::SendPing { donor, addr: addr.clone() });
+        }
+    }
+
+    /// Notes the result of a call that asked whether a node can be reached.
+    fn note_tried(&mut self, donor: Identity, result: &Result<Pong, CallError>) {
+        self.tried.remove(&donor.node);
+        let Some(mut entry) = self.rrt.get_mut(donor.node) else { return };
+        if entry.record.identity != donor {
+            return;
+        }
+        let reach = match result {
+            Ok(_) | Err(CallError::Refused(_)) => Reach::Answers,
+            Err(CallError::Gone | CallError::NoAnswer) => Reach::Fails,
+        };
+        let before = std::mem::replace(&mut entry.reach, reach);
+        let (name, addr) = (entry.record.name.clone(), entry.record.control_addr.clone());
+        drop(entry);
+        match (before, reach) {
+            (Reach::Unknown | Reach::Answers, Reach::Fails) => {
+                self.note(Event::NodeUnreachable { name, addr });
+            }
+            (Reach::Fails, Reach::Answers | Reach::Unknown) => {
+                self.note(Event::NodeReached { name });
+            }
+            (Reach::Unknown | Reach::Answers, Reach::Answers | Reach::Unknown)
+            | (Reach::Fails, Reach::Fails) => {}
         }
     }
 
@@ -362,6 +407,7 @@ impl MonitorCore {
         }
         let Some(mut entry) = self.rrt.get_mut(donor.node) else { return false };
         entry.up = false;
+        entry.reach = Reach::Unknown;
         entry.down_since_ns = now_ns;
         drop(entry);
         self.tst.node_down(donor.node);

@@ -249,6 +249,7 @@ fn why(
         () if !is_named => "not among the donors named",
         () if entry.record.is_stopped => "stopped: its agent has ended",
         () if !entry.up => "down: no heartbeat",
+        () if entry.is_unreachable() => "unreachable: calls to its agent fail",
         () if entry.record.is_draining => "being drained",
         () if entry.record.total_slabs() == 0 => "lends nothing",
         () if entry.pressure.level != PressureLevel::None => "its machine is short of memory",

@@ -134,7 +134,7 @@ impl MonitorCore {
     }
 
     fn check_memory_ever(&self, waiter: &Waiter, memory: &WantedMemory) -> Result<(), RackError> {
-        let whole = |entry: &NodeEntry| match entry.up && !entry.record.is_draining {
+        let whole = |entry: &NodeEntry| match entry.is_open() {
             true => entry.record.total_slabs(),
             false => 0,
         };

@@ -72,6 +72,7 @@ impl MonitorCore {
             sent_releases: BTreeSet::new(),
             release_waiters: BTreeMap::new(),
             waiting_registrations: BTreeMap::new(),
+            tried: BTreeSet::new(),
             tokens: BTreeMap::new(),
             revoked: Revocations::default(),
             retention: Default::default(),

@@ -103,6 +103,7 @@ fn peer_list_is_sent_once() {
     assert!(rack.report(7));
     // One restarts as another process: only the nodes near it get a new list.
     let dead = Identity { node: NodeId(100), epoch: 1 };
+    rack.core.handle_register(rack.now_ns, Token(0), registration("node100", 9, 1));
     rack.core.handle_pinged(rack.now_ns, dead, Err(CallError::Gone));
     rack.register(100, 9);
     let sent: Vec<u32> = (1..=200).filter(|node| rack.report(*node)).collect();

@@ -144,7 +144,7 @@ impl Agent {
             connections: Vec::new(),
             asked: Instant::now(),
             copies: 1,
-            is_short: false,
+            shortage: None,
         };
         let (renewed, returned) = (Mutex::default(), Mutex::default());
         let agent = Arc::new(Agent { services, renewed, returned });

@@ -39,7 +39,8 @@ use venice_memory::paged::run_block::RunBlockMap;
 use venice_recipient::local_rack::{access, use_helper};
 use venice_recipient::runs::{self, About, RefaultCounts, RunTime, budget};
 use venice_recipient::{
-    AllocationSpec, Coding, Holding, Leases, Loan, MemorySpec, News, ReclaimTo, WriteBehind, home,
+    AllocationSpec, Coding, Holding, Leases, Loan, MemorySpec, News, ReclaimTo, Shortage,
+    WriteBehind, home,
 };
 use venice_wire::{ByteSize, PAGE_BYTES, SLAB_BYTES};
 
@@ -241,12 +242,13 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     let limits = raise_descriptor_limit();
     let mut loan = borrow(&access, &spec, port)?;
     let mut devices = Devices::take(&mut loan, &spec)?;
-    if loan.is_short {
-        remark(
+    if let Some(Shortage { unusable }) = &loan.shortage {
+        let unusable = crate::swap::in_words(unusable);
+        remark(format!(
             "venice: the rack, or your quota, has no room for two copies of this program's far memory \
-             on different nodes: a node that dies takes some of it along (less --remote has two; \
-             --copies 1 silences this)",
-        );
+             on different nodes{unusable}: a node that dies takes some of it along (less --remote \
+             has two; --copies 1 silences this)"
+        ));
     }
     let relay_addr = home.as_ref().map(|home| home.relay_addr.as_str());
     note_room_on_disk(&loan);

@@ -72,10 +72,20 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
 /// Warns that a dying node takes pages along, unless a single copy was requested.
 pub fn warn_of_one_copy(status: &Status) {
     if status.is_short {
-        terminal::remark(
-            "venice: the rack, or your quota, has no room for two copies on different nodes: a node \
-             that dies takes some of the swapped memory along (--copies 1 silences this)",
-        );
+        let unusable = in_words(&status.unusable_donors);
+        terminal::remark(format!(
+            "venice: the rack, or your quota, has no room for two copies on different \
+             nodes{unusable}: a node that dies takes some of the swapped memory along (--copies 1 \
+             silences this)"
+        ));
+    }
+}
+
+/// Formats the reasons why nodes could not be asked, to stand in a sentence.
+pub fn in_words(unusable: &[String]) -> String {
+    match unusable {
+        [] => String::new(),
+        reasons => format!(" ({})", reasons.join("; ")),
     }
 }
 

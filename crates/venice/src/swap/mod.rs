@@ -21,7 +21,7 @@ use venice_control::{DEFAULT_PRIORITY, Policy};
 use venice_fabric::parse_bandwidth;
 use venice_wire::ByteSize;
 
-pub use attach::{attach, warn_of_one_copy};
+pub use attach::{attach, in_words, warn_of_one_copy};
 pub use detach::{detach, detach_all};
 pub use list::of_device as status;
 pub use plan::{Plan, Reclaim, Size, check_size};

@@ -267,6 +267,7 @@ impl Server {
         let counters = self.store.counters();
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let micros = |quantile| counters.request_ns.at(quantile).map(|ns| ns as f64 / 1000.0);
+        let shortage = self.memory.as_ref().and_then(RemoteMemory::shortage);
         let state = if matches!(self.device, Attached::Serving(_)) { UP } else { "detaching" };
         Status {
             name: self.plan.name.clone(),
@@ -279,7 +280,8 @@ impl Server {
             far_bytes: self.store.held_bytes(),
             port: self.plan.port,
             donors: self.donors(),
-            is_short: self.memory.as_ref().is_some_and(RemoteMemory::is_short),
+            is_short: shortage.is_some(),
+            unusable_donors: shortage.map(|it| it.unusable.clone()).unwrap_or_default(),
             copies: self.copies(),
             queues: self.plan.queues,
             priority: self.plan.priority,

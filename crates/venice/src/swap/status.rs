@@ -42,6 +42,9 @@ pub struct Status {
     pub copies: Copies,
     /// True if there was no room for two copies, and one was not requested explicitly.
     pub is_short: bool,
+    /// The nodes that could not be asked for a second copy, each with the reason.
+    #[serde(default)]
+    pub unusable_donors: Vec<String>,
     /// Requests served at a time.
     pub queues: u16,
     /// Priority of the swap area.

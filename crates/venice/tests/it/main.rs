@@ -35,4 +35,5 @@ mod swap;
 mod swap_in_guest;
 mod tables;
 mod transfer;
+mod unreachable;
 mod window_in_guest;

@@ -7,6 +7,7 @@ use crate::NS_PER_S;
 use crate::queueing::{InLine, Standing};
 use crate::rat::GrantState;
 use crate::rows::{QueueRow, QueuedWant};
+use crate::rrt::NodeEntry;
 use crate::types::{Grant, RackError};
 use crate::want::Want;
 use std::collections::BTreeSet;
@@ -130,7 +131,7 @@ impl MonitorCore {
             .iter()
             .filter(|(node, entry)| may_use(*node) && (entry.up || named.is_some()))
             .filter(|(_, entry)| named.is_some() || entry.record.total_slabs() > 0)
-            .map(|(_, entry)| (entry.record.name.clone(), bytes(entry.available_slabs())))
+            .map(|(_, entry)| (described_name(entry), bytes(entry.available_slabs())))
             .collect();
         // In natural order: node2 before node10.
         free.sort_by_cached_key(|(name, _)| (name.len(), name.clone()));
@@ -208,6 +209,15 @@ fn wants_memory_of(waiter: &Waiter, named: Option<&BTreeSet<NodeId>>) -> bool {
 fn described(waiter: &Waiter) -> String {
     let CheckedRequest { owner, request, .. } = &waiter.checked;
     format!("{owner} with {} (priority {})", request.described(), request.queueing.priority)
+}
+
+/// Returns a node's name, with the fault that keeps it from being asked.
+fn described_name(entry: &NodeEntry) -> String {
+    let name = entry.record.name.clone();
+    match entry.is_unreachable() {
+        true => format!("{name}, which {},", entry.unreachable_text()),
+        false => name,
+    }
 }
 
 fn bytes(slabs: u32) -> u64 {

@@ -6,6 +6,7 @@ mod farewell;
 mod giving_back;
 mod queue;
 mod quotas;
+mod reach;
 mod recovery;
 mod transfer;
 
@@ -92,6 +93,13 @@ impl Rack {
     }
 
     fn heartbeat(&mut self, now_ns: u64, donor: Identity, memory: DonorReport) {
+        let instance = u64::from(donor.node.0);
+        // Known to answer, it is not called.
+        self.core.handle_pinged(now_ns, donor, Ok(Pong { name: String::new(), instance }));
+        self.report_alone(now_ns, donor, memory);
+    }
+
+    fn report_alone(&mut self, now_ns: u64, donor: Identity, memory: DonorReport) {
         let instance = u64::from(donor.node.0);
         let report = HeartbeatReport {
             usage: Vec::new(),
