@@ -135,6 +135,10 @@ async fn refused_connection_marks_node_down() {
     let dying = Agent::start("node1", &monitor.addr, 8).await;
     let _living = Agent::start("node2", &monitor.addr, 4).await;
     let mut client = monitor.client().await;
+    // Once it has answered, a refused connection means its death.
+    let lent = client.allocate(request(9, 8, &["node1"])).await.unwrap();
+    client.release(&leases(&lent)).await.unwrap();
+    until(|| node(&client, "node1"), |row| row.free_bytes == 8 * SLAB_BYTES).await;
     dying.kill().await;
     // node1 has most free memory and is tried first; the request falls back to node2.
     let lent = client.allocate(request(1, 2, &[])).await.unwrap();
