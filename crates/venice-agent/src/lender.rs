@@ -333,6 +333,7 @@ impl Lender {
         {
             ended.pop_front();
             self.grants.lock().forget(grant);
+            self.ports().forget(grant);
         }
     }
 

@@ -45,6 +45,14 @@ impl Ports {
         }
     }
 
+    /// Ends what is left of an ended grant's links. Its key must be refused already.
+    pub(crate) fn forget(&self, grant: GrantId) {
+        if let Some(frames) = &self.frames {
+            frames.udp().forget(grant);
+            frames.with_relay(|relay| relay.forget(grant));
+        }
+    }
+
     /// True if all recipients over frames have acknowledged the end of their grants.
     pub(crate) fn are_notified(&self) -> bool {
         let Some(frames) = &self.frames else { return true };

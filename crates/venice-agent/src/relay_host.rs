@@ -145,6 +145,11 @@ impl RelayHost {
         self.serving.iter().for_each(|serving| serving.relay.share(grant));
     }
 
+    /// See [`Relay::forget`].
+    pub(crate) fn forget(&self, grant: GrantId) {
+        self.serving.iter().for_each(|serving| serving.relay.forget(grant));
+    }
+
     /// See [`Relay::revoke`].
     pub(crate) fn revoke(&self, grant: GrantId) {
         self.serving.iter().for_each(|serving| serving.relay.revoke(grant));

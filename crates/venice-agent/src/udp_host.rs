@@ -95,6 +95,11 @@ impl UdpHost {
         self.serving.iter().for_each(|serving| serving.server.revoke(grant));
     }
 
+    /// See [`UdpServer::forget`].
+    pub(crate) fn forget(&self, grant: GrantId) {
+        self.serving.iter().for_each(|serving| serving.server.forget(grant));
+    }
+
     /// See [`UdpServer::are_notified`].
     pub(crate) fn are_notified(&self) -> bool {
         self.serving.as_ref().is_none_or(|serving| serving.server.are_notified())

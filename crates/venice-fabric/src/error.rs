@@ -88,6 +88,9 @@ pub enum DownReason {
     /// The donor never answered the handshake.
     #[error("it never answered")]
     NoAnswer,
+    /// The donor has refused the handshake for a while: all its links are in use.
+    #[error("all its links are in use")]
+    NoLinkFree,
     /// The donor answered once, then stopped.
     #[error("it stopped answering")]
     Silent,

@@ -10,7 +10,9 @@ mod shares;
 
 use std::collections::VecDeque;
 
-use venice_wire::{Channel, Frame, GrantId, HeaderRepr, LinkId, MAX_FRAME_BYTES, NodeId, Opcode};
+use venice_wire::{
+    Channel, Frame, GrantId, HeaderRepr, LinkId, MAX_FRAME_BYTES, NO_LINK_FREE, NodeId, Opcode,
+};
 
 pub use self::{
     kept::{KeptBytes, KeptFrame, Transmission},
@@ -70,12 +72,13 @@ pub struct DonorMapping {
     pub is_revoking: bool,
 }
 
-/// A notice to a caller that no such link exists.
+/// A notice to a caller that no such link exists, or with [`NO_LINK_FREE`] that none can be had.
 #[derive(Debug)]
 struct Reset {
     to: PeerAddr,
     node: NodeId,
     link: LinkId,
+    detail: u16,
 }
 
 /// Resets that may wait to be sent; a caller that receives none asks again.
@@ -188,7 +191,7 @@ impl Target {
             (Opcode::Welcome | Opcode::Reset, _) => {}
             (_, None) => {
                 self.dropped.unknown_link += 1;
-                self.queue_reset(from, frame);
+                self.queue_reset(from, frame, 0);
             }
             (_, Some(at)) => self.handle_link_frame(now_ns, at, frame, memory),
         }
@@ -197,7 +200,9 @@ impl Target {
 
     fn handle_hello(&mut self, now_ns: u64, from: PeerAddr, hello: &Frame<'_>) {
         self.links.end_replaced(hello);
-        let Some(at) = self.links.accept_hello(now_ns, from, hello, &self.config) else { return };
+        let Some(at) = self.links.accept_hello(now_ns, from, hello, &self.config) else {
+            return self.queue_reset(from, hello, NO_LINK_FREE);
+        };
         if let Some(entry) = self.links.get_mut(at) {
             entry.welcome_due = true;
         }
@@ -211,10 +216,16 @@ impl Target {
         }
     }
 
-    fn queue_reset(&mut self, from: PeerAddr, frame: &Frame<'_>) {
+    /// Ends the links of the caller at `addr`, which cannot be heard any more.
+    pub fn end_peer(&mut self, addr: PeerAddr) {
+        self.links.remove_of(addr);
+        self.end_qpairs_of_removed();
+    }
+
+    fn queue_reset(&mut self, from: PeerAddr, frame: &Frame<'_>, detail: u16) {
         if self.resets.len() < MAX_RESETS {
             let (node, link) = (frame.source(), frame.link());
-            self.resets.push_back(Reset { to: from, node, link });
+            self.resets.push_back(Reset { to: from, node, link, detail });
         }
     }
 
@@ -237,6 +248,10 @@ impl Target {
             self.queue_reset_of(at);
             self.links.remove(at, DownReason::Protocol);
             return;
+        }
+        if entry.opened.are_over() {
+            let silence_ns = self.config.link.silence_ns;
+            self.wake_by(Some(now_ns.saturating_add(silence_ns)));
         }
         self.count(at, frame, memory);
         if self.qpairs.live(at as u32) > 0 {
@@ -261,7 +276,7 @@ impl Target {
     fn queue_reset_of(&mut self, at: usize) {
         let Some(entry) = self.links.get_mut(at) else { return };
         let Some(link) = entry.link.as_ref().and_then(Link::id) else { return };
-        let reset = Reset { to: entry.addr, node: entry.node, link };
+        let reset = Reset { to: entry.addr, node: entry.node, link, detail: 0 };
         if self.resets.len() < MAX_RESETS {
             self.resets.push_back(reset);
         }
@@ -335,7 +350,7 @@ impl Target {
         if self.wake_ns.is_none_or(|wake_ns| now_ns < wake_ns) {
             return;
         }
-        self.wake_ns = self.links.expire(now_ns, self.config.link_idle_ns);
+        self.wake_ns = self.links.expire(now_ns, &self.config);
         self.watch_callers(now_ns);
         self.end_qpairs_of_removed();
         for (at, entry) in self.links.iter_mut() {
@@ -409,11 +424,11 @@ impl Target {
         buf: &mut [u8],
     ) -> Option<(PeerAddr, Transmission)> {
         assert!(buf.len() >= MAX_FRAME_BYTES, "a frame can be {MAX_FRAME_BYTES} bytes");
-        if let Some(Reset { to, node, link }) = self.resets.pop_front() {
+        if let Some(Reset { to, node, link, detail }) = self.resets.pop_front() {
             let address = self.config.incarnation;
             let header = HeaderRepr::new(Channel::Link, Opcode::Reset, self.config.node, node);
             let flags = self.config.link.header_flags();
-            let header = HeaderRepr { flags, link, address, ..header };
+            let header = HeaderRepr { flags, link, address, detail, ..header };
             let len = header.emit(&[], buf).expect("the length was checked");
             return Some((to, Transmission::Written(len)));
         }

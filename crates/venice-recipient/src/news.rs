@@ -91,6 +91,8 @@ pub struct LostDonor {
     pub name: String,
     /// The way it was lost.
     pub fate: Fate,
+    /// True if all its links were in use when one was to be opened last.
+    pub is_refusing: bool,
     /// The owner that its memory was transferred to; `None` for another fate.
     pub transferred_to: Option<String>,
     /// Slabs of which it had a copy or a fragment.
@@ -126,14 +128,24 @@ impl LostDonor {
         }
         let donor = &block.donors()[donors[0]];
         let (name, transferred_to) = (donor.name(), donor.transferred_to());
-        let is_coded = block.coding().is_some();
-        LostDonor { name, fate, transferred_to, slabs, lost_slabs, disk_slabs, is_coded, suspended }
+        let (is_coded, is_refusing) = (block.coding().is_some(), donor.is_refusing());
+        LostDonor {
+            name,
+            fate,
+            is_refusing,
+            transferred_to,
+            slabs,
+            lost_slabs,
+            disk_slabs,
+            is_coded,
+            suspended,
+        }
     }
 
     /// Describes what happened, as the beginning of a sentence.
     #[must_use]
     pub fn what(&self) -> String {
-        let LostDonor { name, fate, suspended, transferred_to, .. } = self;
+        let LostDonor { name, fate, suspended, transferred_to, is_refusing, .. } = self;
         if let Some(owner) = transferred_to {
             return format!("the memory of node {name} was transferred to {owner}");
         }
@@ -141,6 +153,9 @@ impl LostDonor {
             (Some(slept), _) => format!("the lease of node {name} has ended: {slept}"),
             (None, Fate::Died) => format!("node {name} died"),
             (None, Fate::Revoked) => format!("node {name} took its memory back"),
+            (None, Fate::Unresponsive) if *is_refusing => {
+                format!("node {name} has no link free for more programs over udp")
+            }
             (None, Fate::Unresponsive) => format!("node {name} stopped answering"),
         }
     }

@@ -47,7 +47,7 @@ pub use hop::{
 };
 pub use ids::{GrantId, GrantKey, LinkId, NodeId};
 pub use keys::{KeyName, NodeSecret, SEAL_KEY_BYTES, SealKey};
-pub use opcode::{Channel, Opcode, Refusal};
+pub use opcode::{Channel, NO_LINK_FREE, Opcode, Refusal};
 pub use packet::{
     Endpoint, MAX_PACKET_BYTES, MAX_PACKET_PAYLOAD_BYTES, PACKET_HEADER_BYTES, PACKET_MAGIC,
     Packet, PacketAddr, PacketRepr, advance_packet, set_packet_source,

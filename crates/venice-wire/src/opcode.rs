@@ -72,6 +72,10 @@ pub enum Opcode {
     Put = 40,
 }
 
+/// The `detail` of an [`Opcode::Reset`] that answers a Hello: every link of the donor is in use. The
+/// link named is the caller's proposal.
+pub const NO_LINK_FREE: u16 = 1;
+
 /// The reason a donor refused an access: the `detail` of a [`Opcode::Refused`] frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]

@@ -1,6 +1,6 @@
 //! The end that opens a link: handshake, keep-alive, and detection of a dead peer.
 
-use venice_wire::{Channel, Frame, HeaderRepr, LinkId, NodeId, Opcode};
+use venice_wire::{Channel, Frame, HeaderRepr, LinkId, NO_LINK_FREE, NodeId, Opcode};
 
 use super::{Accepted, LARGE_ENOUGH, Link, LinkNumbers};
 use crate::{DownReason, LinkConfig, PeerState};
@@ -11,6 +11,10 @@ const HELLO_MAX_NS: u64 = 200_000_000;
 /// Unanswered probes needed, besides the time, to declare a peer down: a thread that was itself
 /// stopped for a while must not blame the other side.
 const MIN_PROBES: u32 = 3;
+
+/// Time for which a refused handshake is repeated, in silence bounds: a donor gives up a link after
+/// one.
+const REFUSED_PATIENCE: u64 = 5;
 
 /// The opening end of a link.
 #[derive(Debug)]
@@ -30,9 +34,24 @@ pub(crate) struct Caller {
 
 #[derive(Debug)]
 enum Phase {
-    Calling { proposal: LinkId, since_ns: u64, hellos: u32, next_hello_ns: u64 },
-    Up { probe_at_ns: u64, unanswered: u32, ping_number: u32, ping_sent_ns: Option<u64> },
-    Down { reason: DownReason, reset_due: Option<LinkId> },
+    Calling {
+        proposal: LinkId,
+        since_ns: u64,
+        hellos: u32,
+        next_hello_ns: u64,
+        /// True once the other side has said that all its links are in use.
+        is_refused: bool,
+    },
+    Up {
+        probe_at_ns: u64,
+        unanswered: u32,
+        ping_number: u32,
+        ping_sent_ns: Option<u64>,
+    },
+    Down {
+        reason: DownReason,
+        reset_due: Option<LinkId>,
+    },
 }
 
 /// The effect of a frame on the accesses of the link.
@@ -108,6 +127,11 @@ impl Caller {
                 self.handle_welcome(now_ns, frame)
             }
             (Opcode::Welcome, _) => Verdict::Nothing,
+            (Opcode::Reset, Phase::Calling { proposal, .. })
+                if *proposal == frame.link() && frame.detail() == NO_LINK_FREE =>
+            {
+                self.note_refused()
+            }
             _ if self.link.id() != Some(frame.link()) => Verdict::Nothing,
             (Opcode::Reset, _) => self.handle_reset(now_ns, frame.address(), is_idle),
             _ => self.handle_link_frame(now_ns, frame),
@@ -132,6 +156,13 @@ impl Caller {
         };
         // Confirms the link to the other side at once, and measures it.
         self.link.ask_ping(1, false);
+        Verdict::Nothing
+    }
+
+    fn note_refused(&mut self) -> Verdict {
+        if let Phase::Calling { is_refused, .. } = &mut self.phase {
+            *is_refused = true;
+        }
         Verdict::Nothing
     }
 
@@ -193,13 +224,17 @@ impl Caller {
     pub(crate) fn handle_timeout(&mut self, now_ns: u64) -> Verdict {
         self.link.handle_timeout(now_ns);
         match &mut self.phase {
-            Phase::Calling { since_ns, hellos, next_hello_ns, .. } => {
+            Phase::Calling { since_ns, hellos, next_hello_ns, is_refused, .. } => {
                 let waited_ns = now_ns.saturating_sub(*since_ns);
+                let (patience, reason) = match is_refused {
+                    true => (REFUSED_PATIENCE, DownReason::NoLinkFree),
+                    false => (1, DownReason::NoAnswer),
+                };
                 if now_ns >= *next_hello_ns
                     && *hellos > MIN_PROBES
-                    && waited_ns >= self.config.silence_ns
+                    && waited_ns >= self.config.silence_ns.saturating_mul(patience)
                 {
-                    return self.go_down(DownReason::NoAnswer);
+                    return self.go_down(reason);
                 }
             }
             Phase::Up { probe_at_ns, unanswered, ping_number, ping_sent_ns } => {
@@ -270,6 +305,12 @@ fn link_numbers(links: &[LinkId]) -> Vec<u8> {
 
 impl Phase {
     fn calling(proposal: LinkId, now_ns: u64) -> Self {
-        Self::Calling { proposal, since_ns: now_ns, hellos: 0, next_hello_ns: now_ns }
+        Self::Calling {
+            proposal,
+            since_ns: now_ns,
+            hellos: 0,
+            next_hello_ns: now_ns,
+            is_refused: false,
+        }
     }
 }

@@ -10,9 +10,10 @@ use crate::{
     datalink::{Link, LinkNumbers, earlier},
 };
 
-/// Handshakes remembered before a first frame confirms them. They are small, and the oldest is
-/// dropped for a new one.
+/// Handshakes remembered before a first frame confirms them, at most, and as a share of all links.
+/// The oldest is dropped for a new one.
 const MAX_UNCONFIRMED: usize = 64;
+const UNCONFIRMED_SHARE: usize = 4;
 
 /// One link, from the first Hello on.
 #[derive(Debug)]
@@ -172,17 +173,24 @@ impl Links {
         }
     }
 
-    /// Returns a free slot, after dropping an unconfirmed link or one that has long been silent.
+    /// Returns a free slot, after dropping an unconfirmed link or one that has long been silent. A
+    /// handshake in progress gives way to other handshakes only once there are many, so that a full
+    /// table refuses a newcomer instead of breaking off those before it.
     fn make_room(&mut self, now_ns: u64, config: &TargetConfig) -> Option<usize> {
         let unconfirmed = self.iter_mut().filter(|(_, entry)| entry.link.is_none()).count();
+        let max_unconfirmed = (self.places() / UNCONFIRMED_SHARE).clamp(1, MAX_UNCONFIRMED);
         let free = self.entries.iter().position(Option::is_none);
-        if free.is_some() && unconfirmed < MAX_UNCONFIRMED {
+        if free.is_some() && unconfirmed < max_unconfirmed {
             return free;
         }
         let silent_since = now_ns.saturating_sub(config.link.silence_ns);
+        let may_go = |entry: &Entry| match entry.link.is_some() {
+            true => entry.heard_ns < silent_since,
+            false => unconfirmed >= max_unconfirmed || entry.heard_ns < silent_since,
+        };
         let (at, _) = self
             .iter_mut()
-            .filter(|(_, entry)| entry.link.is_none() || entry.heard_ns < silent_since)
+            .filter(|(_, entry)| may_go(entry))
             .min_by_key(|(_, entry)| (entry.link.is_some(), entry.heard_ns))?;
         self.remove(at, DownReason::Silent);
         Some(at)
@@ -221,23 +229,39 @@ impl Links {
         }
     }
 
+    /// Removes the links of the caller at `addr`.
+    pub(super) fn remove_of(&mut self, addr: PeerAddr) {
+        for at in 0..self.entries.len() {
+            if self.get(at).is_some_and(|entry| entry.addr == addr) {
+                self.remove(at, DownReason::Silent);
+            }
+        }
+    }
+
     /// Returns a slot whose link was removed, and the reason: its QPairs must be notified.
     pub(super) fn next_removed(&mut self) -> Option<(usize, DownReason)> {
         self.removed.pop()
     }
 
     /// Removes links that have been silent for too long; returns the time at which the next one
-    /// will have been.
-    pub(super) fn expire(&mut self, now_ns: u64, idle_ns: u64) -> Option<u64> {
+    /// will have been. One whose grants are over is given up at the silence bound: a caller that
+    /// lives is heard within it.
+    pub(super) fn expire(&mut self, now_ns: u64, config: &TargetConfig) -> Option<u64> {
         let mut next_ns = None;
         for at in 0..self.entries.len() {
             let Some(entry) = &self.entries[at] else { continue };
+            let silence_ns = config.link.silence_ns.min(config.link_idle_ns);
+            let are_over = entry.opened.are_over();
+            let idle_ns = if are_over { silence_ns } else { config.link_idle_ns };
             let ends_ns = entry.heard_ns.saturating_add(idle_ns);
             if ends_ns <= now_ns {
                 self.remove(at, DownReason::Silent);
-            } else {
-                next_ns = Some(next_ns.map_or(ends_ns, |earlier: u64| earlier.min(ends_ns)));
+                continue;
             }
+            // Its grants may be over by then.
+            let is_ending = entry.opened.is_revoking();
+            let look_ns = is_ending.then(|| now_ns.saturating_add(silence_ns));
+            next_ns = earlier(next_ns, earlier(Some(ends_ns), look_ns));
         }
         next_ns
     }

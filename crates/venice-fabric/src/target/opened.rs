@@ -16,6 +16,8 @@ pub(super) struct OpenedGrants {
     /// The index of the entry used last: most accesses go to the same grant as the one before.
     last: usize,
     revoking: usize,
+    /// True once a grant was in use.
+    had_any: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +37,7 @@ struct Notice {
 impl OpenedGrants {
     pub(super) fn new(limit: u16) -> Self {
         let limit = usize::from(limit.max(1));
-        Self { entries: Vec::new(), limit, last: 0, revoking: 0 }
+        Self { entries: Vec::new(), limit, last: 0, revoking: 0, had_any: false }
     }
 
     /// Makes room, so that nothing allocates later.
@@ -66,6 +68,7 @@ impl OpenedGrants {
         let at = self.find(grant).unwrap_or_else(|at| {
             assert!(self.entries.len() < self.limit, "it was admitted");
             self.entries.insert(at, Opened { grant, notice: None });
+            self.had_any = true;
             at
         });
         self.last = at;
@@ -115,6 +118,16 @@ impl OpenedGrants {
             return None;
         }
         self.entries.iter().filter_map(|entry| Some(entry.notice?.at_ns)).min()
+    }
+
+    /// True if the recipient of a grant in use is being notified of its revocation.
+    pub(super) fn is_revoking(&self) -> bool {
+        self.revoking > 0
+    }
+
+    /// True if there were grants in use, and none is left.
+    pub(super) fn are_over(&self) -> bool {
+        self.had_any && self.entries.is_empty()
     }
 
     /// Returns one of the grants, the same one as long as it is in use.

@@ -6,7 +6,9 @@ use crate::world::{
 use venice_fabric::{
     AccessError, DownReason, LinkConfig, PeerAddr, PeerIndex, PeerState, Target, TargetConfig,
 };
-use venice_wire::{Channel, HeaderRepr, LinkId, MAX_FRAME_BYTES, NodeId, Opcode};
+use venice_wire::{
+    Channel, Frame, HeaderRepr, LinkId, MAX_FRAME_BYTES, NO_LINK_FREE, NodeId, Opcode,
+};
 
 /// A world with the links of the product.
 fn default_world(faults: Faults) -> World {
@@ -148,13 +150,17 @@ fn nak_fills_gap_before_timeout() {
     assert_eq!(world.initiator.peer_stats(world.peers[0]).replayed, 1);
 }
 
+fn header(opcode: Opcode) -> HeaderRepr {
+    HeaderRepr::new(Channel::Link, opcode, NodeId(900), donor_node(0))
+}
+
 fn hello(proposal: u32) -> Vec<u8> {
-    let header = HeaderRepr {
-        link: LinkId(proposal),
-        address: u64::from(proposal),
-        access_len: 64,
-        ..HeaderRepr::new(Channel::Link, Opcode::Hello, NodeId(900), donor_node(0))
-    };
+    let address = u64::from(proposal);
+    let link = LinkId(proposal);
+    emitted(HeaderRepr { link, address, access_len: 64, ..header(Opcode::Hello) })
+}
+
+fn emitted(header: HeaderRepr) -> Vec<u8> {
     let mut buf = vec![0; MAX_FRAME_BYTES];
     let len = header.emit(&[], &mut buf).unwrap();
     buf.truncate(len);
@@ -180,6 +186,67 @@ fn many_callers_keep_served_links() {
     world.initiator.write(world.now_ns, 1, 0, &[1]).unwrap();
     world.run_until(|world| world.done.contains_key(&1));
     assert_eq!(world.done[&1], Ok(vec![]));
+}
+
+/// Opens links of strangers until the table of `donor` is full, each confirmed by a first frame.
+fn fill_table(world: &mut World) {
+    let mut buf = [0; MAX_FRAME_BYTES];
+    for n in 0.. {
+        let (now_ns, stranger) = (world.now_ns, PeerAddr(1000 + u64::from(n)));
+        let donor = &mut world.donors[0];
+        donor.target.handle_frame(now_ns, stranger, &hello(n), &mut donor.memory);
+        let Some((_, len)) = donor.target.poll_transmit(now_ns, &mut buf) else { panic!("silent") };
+        let answer = Frame::parse(&buf[..len]).unwrap();
+        if answer.opcode() == Opcode::Reset {
+            assert_eq!((answer.link(), answer.detail()), (LinkId(n), NO_LINK_FREE));
+            return;
+        }
+        let link = LinkId(answer.transaction());
+        let ping = HeaderRepr { transaction: 1, link, ..header(Opcode::Ping) };
+        donor.target.handle_frame(now_ns, stranger, &emitted(ping), &mut donor.memory);
+        while donor.target.poll_transmit(now_ns, &mut buf).is_some() {}
+    }
+}
+
+#[test]
+fn full_table_refuses_then_admits() {
+    let mut world = World::with_link(5, 1, LinkConfig::default(), Faults::default());
+    let config = TargetConfig { max_links: 16, ..TargetConfig::new(donor_node(0), 8) };
+    world.donors[0].target = Target::new(config);
+    fill_table(&mut world);
+    assert_eq!(world.donors[0].target.links(), 16);
+    // The links of others fall silent while it is refused, and one of them gives way.
+    world.initiator.write(world.now_ns, 1, 0, &[1]).unwrap();
+    world.run_until(|world| world.done.contains_key(&1));
+    assert_eq!(world.done[&1], Ok(vec![]));
+}
+
+#[test]
+fn lasting_refusal_is_told() {
+    let mut world = World::with_link(5, 1, LinkConfig::default(), Faults::default());
+    let config = TargetConfig { max_links: 16, ..TargetConfig::new(donor_node(0), 8) };
+    world.donors[0].target = Target::new(config);
+    world.initiator.write(world.now_ns, 1, 0, &[1]).unwrap();
+    while !world.done.contains_key(&1) {
+        // Others take every place that becomes free.
+        fill_table(&mut world);
+        world.run_for(100 * MS);
+    }
+    assert_eq!(world.done[&1], Err(AccessError::PeerDown(DownReason::NoLinkFree)));
+}
+
+#[test]
+fn link_ends_after_its_grant() {
+    let mut world = default_world(Faults::default());
+    world.run_for(SECOND);
+    world.initiator.write(world.now_ns, 1, 0, &[1]).unwrap();
+    world.run_until(|world| world.done.contains_key(&1));
+    // The caller is gone without a word, and its lease ends.
+    world.network.faults.lost = 1000;
+    let donor = &mut world.donors[0];
+    assert_eq!(donor.target.revoke(world.now_ns, GRANT), 1);
+    world.run_for(5 * SECOND);
+    assert_eq!(world.donors[0].target.links(), 0);
 }
 
 #[test]

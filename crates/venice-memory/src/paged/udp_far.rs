@@ -86,10 +86,17 @@ impl UdpDonors {
             self.peers.resize(index + 1, None);
         }
         if self.peers[index].is_none_or(|peer| self.lacks_answers(peer)) {
+            block.donors()[index].note_refusal(self.is_refused(index));
             let known = self.peer_of_the_same(block, index);
             self.peers[index] = known.or_else(|| self.wire.add_peer(&block.donors()[index]));
         }
         self.peers[index]
+    }
+
+    /// True if the donor had no link free.
+    fn is_refused(&mut self, index: usize) -> bool {
+        let Some(peer) = self.peers[index] else { return false };
+        self.wire.initiator().peer_state(peer) == PeerState::Down { reason: DownReason::NoLinkFree }
     }
 
     /// True if the link is down because answers are missing. A new link may get them.
@@ -232,7 +239,9 @@ fn fault_of_access(error: AccessError) -> RequestError {
 fn fault_of(reason: DownReason) -> RequestError {
     match reason {
         DownReason::NoAnswer | DownReason::Silent | DownReason::LinkLost => RequestError::NoAnswer,
-        DownReason::PortClosed | DownReason::Closed => RequestError::NoAnswer,
+        DownReason::PortClosed | DownReason::Closed | DownReason::NoLinkFree => {
+            RequestError::NoAnswer
+        }
         DownReason::Restarted | DownReason::Protocol | DownReason::Incompatible => {
             RequestError::Gone(Fate::Died)
         }

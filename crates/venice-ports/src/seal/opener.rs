@@ -47,6 +47,8 @@ pub struct Opener<T> {
     by_name: BTreeMap<KeyName, usize>,
     next_serial: u64,
     generation: u64,
+    /// Senders forgotten since the last [`Opener::drain_forgotten`].
+    forgotten: Vec<SessionId>,
 }
 
 struct Session<T> {
@@ -80,6 +82,7 @@ impl<T: Default> Opener<T> {
             by_name: BTreeMap::new(),
             next_serial: 0,
             generation: 0,
+            forgotten: Vec::new(),
         }
     }
 
@@ -123,6 +126,16 @@ impl<T: Default> Opener<T> {
         if self.value_mut(session).is_some() {
             self.forget(self.index(session));
         }
+    }
+
+    /// Forgets the senders whose keys have ended; yields these and all others forgotten since the
+    /// last call.
+    pub fn drain_forgotten(
+        &mut self,
+        keys: &(impl SealKeys + ?Sized),
+    ) -> impl Iterator<Item = SessionId> {
+        self.forget_bad_keys(keys);
+        self.forgotten.drain(..)
     }
 
     /// Yields the user's value for each known sender, with the name of its key.
@@ -214,6 +227,10 @@ impl<T: Default> Opener<T> {
 
     fn forget(&mut self, at: usize) {
         let Some(session) = self.sessions[at].take() else { return };
+        // One that is left out ends by its silence.
+        if self.forgotten.len() < self.sessions.len() {
+            self.forgotten.push(SessionId(session.serial));
+        }
         self.by_salt.remove(session.salt);
         let left = self.by_name.get_mut(&session.name).expect("every sender is counted");
         *left -= 1;

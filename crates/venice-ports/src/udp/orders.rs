@@ -34,6 +34,7 @@ struct List {
 enum Order {
     Share,
     Revoke,
+    Forget,
 }
 
 impl Orders {
@@ -56,6 +57,11 @@ impl Orders {
     /// Orders a [`Target::revoke`].
     pub(super) fn revoke(&self, grant: GrantId) {
         self.give(grant, Order::Revoke);
+    }
+
+    /// Orders the thread to end the links under the key of an ended grant, which is void from now on.
+    pub(super) fn forget(&self, grant: GrantId) {
+        self.give(grant, Order::Forget);
     }
 
     fn give(&self, grant: GrantId, order: Order) {
@@ -94,6 +100,8 @@ impl Orders {
             match order {
                 Order::Share => target.share(grant),
                 Order::Revoke => drop(target.revoke(now_ns, grant)),
+                // The caller looks for forgotten senders after any order.
+                Order::Forget => {}
             }
         }
         list.pending = pending(target);

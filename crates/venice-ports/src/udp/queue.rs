@@ -133,7 +133,10 @@ impl<M: GrantedMemory> Queue<M> {
     fn take_batch(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
         let orders = &self.shared.orders[self.number];
         orders.clear_wake();
-        self.is_notifying |= orders.apply(now_ns, &mut self.target);
+        if orders.apply(now_ns, &mut self.target) {
+            self.is_notifying = true;
+            self.senders.end_links_of_forgotten(&mut self.target);
+        }
         if self.target.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.target.handle_timeout(now_ns);
         }

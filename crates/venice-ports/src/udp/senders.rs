@@ -69,6 +69,14 @@ impl Senders {
         }
     }
 
+    /// Ends the links of senders that are forgotten: nobody can answer or ask over them any more.
+    pub(super) fn end_links_of_forgotten(&mut self, target: &mut Target) {
+        let Self::Sealed(sealed) = self else { return };
+        for session in sealed.opener.drain_forgotten(&*sealed.keys) {
+            target.end_peer(PeerAddr(session.0));
+        }
+    }
+
     /// Publishes the traffic since the last call.
     pub(super) fn publish(&mut self, table: &TrafficTable) {
         match self {

@@ -102,6 +102,12 @@ impl UdpServer {
         self.shared.orders.iter().for_each(|orders| orders.revoke(grant));
     }
 
+    /// Ends the links under the key of an ended grant, which the keys must refuse already. Does not
+    /// wait.
+    pub fn forget(&self, grant: GrantId) {
+        self.shared.orders.iter().for_each(|orders| orders.forget(grant));
+    }
+
     /// Marks a grant as shared from now on, even if it was revoked before; see
     /// [`venice_fabric::Target::share`].
     pub fn share(&self, grant: GrantId) {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,8 @@ use super::{ANOTHER_USERS, budget};
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Samples over which rates and times of faults are taken: see `venice ps --help`.
 const SAMPLES: usize = 5;
+/// Attempts to open the socket while other runs end.
+const LISTEN_TRIES: u32 = 100;
 
 /// A request to a status server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,13 +126,11 @@ impl StatusServer {
         run: impl Watched + 'static,
     ) -> Result<StatusServer, StatusServerError> {
         let kernel = |doing| move |source: io::Error| StatusServerError::Kernel { doing, source };
-        dir.create()?;
-        super::sweep(dir);
         let path = dir.socket_path(std::process::id());
         let end = eventfd(0, EventfdFlags::CLOEXEC);
         let end = end.map_err(|errno| kernel("making an eventfd")(errno.into()))?;
         let ends = end.try_clone().map_err(kernel("doubling a descriptor"))?;
-        let listener = conversation::listen(&path)?;
+        let listener = listen_in(dir, &path)?;
         let mut server = Server {
             about,
             run,
@@ -143,6 +143,21 @@ impl StatusServer {
             kernel("starting a thread")(error)
         })?;
         Ok(StatusServer { path, end, thread: Some(thread) })
+    }
+}
+
+/// Opens the socket. The last server to end removes the directory, perhaps between its being made
+/// and its being used.
+fn listen_in(dir: &RunsDir, path: &Path) -> Result<UnixListener, StatusServerError> {
+    let mut tries = 1..=LISTEN_TRIES;
+    loop {
+        dir.create()?;
+        super::sweep(dir);
+        match conversation::listen(path) {
+            Err(ConversationError::Listen { source, .. })
+                if source.kind() == io::ErrorKind::NotFound && tries.next().is_some() => {}
+            opened => return Ok(opened?),
+        }
     }
 }
 

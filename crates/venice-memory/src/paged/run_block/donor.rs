@@ -33,6 +33,8 @@ pub struct Donor {
     is_suspected: AtomicU32,
     /// It reclaims its memory.
     is_reclaiming: AtomicU32,
+    /// The newest attempt to open a link was refused: all its links are in use.
+    is_refusing: AtomicU32,
     /// Node id on the fabric.
     pub node: AtomicU32,
     name: [AtomicU64; 8],
@@ -121,6 +123,16 @@ impl Donor {
             3 => Some(Fate::Unresponsive),
             _ => Some(Fate::Died),
         }
+    }
+
+    /// Notes whether all its links were in use when one was to be opened.
+    pub fn note_refusal(&self, is_refusing: bool) {
+        self.is_refusing.store(is_refusing.into(), Ordering::Release);
+    }
+
+    /// True if all its links were in use when one was to be opened last.
+    pub fn is_refusing(&self) -> bool {
+        self.is_refusing.load(Ordering::Acquire) != 0
     }
 
     /// Raises a suspicion: its link stopped answering while a thread waited. That alone loses

@@ -128,6 +128,19 @@ fn withdrawn_key_opens_nothing() {
     assert_eq!(open(&mut second), Ok(kept), "the other grant's sender is the same as before");
 }
 
+#[test]
+fn ended_keys_senders_are_drained() {
+    let keys = Withdrawable(RefCell::new([1, 2].into()));
+    let mut opener = Opener::<()>::new(4);
+    let (mut first, mut second) = (sealer(grant(1)), sealer(grant(2)));
+    let gone = opener.open(0, &mut sealed(&mut first, b"x"), &keys).unwrap().session;
+    opener.open(0, &mut sealed(&mut second, b"x"), &keys).unwrap();
+    assert_eq!(opener.drain_forgotten(&keys).count(), 0);
+    keys.0.borrow_mut().remove(&1);
+    assert_eq!(opener.drain_forgotten(&keys).collect::<Vec<_>>(), [gone]);
+    assert_eq!((opener.len(), opener.drain_forgotten(&keys).count()), (1, 0));
+}
+
 /// Key source that accepts known senders only.
 struct Ending;
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use venice_fabric::PeerAddr;
+use venice_fabric::{PeerAddr, Target};
 use venice_wire::{Endpoint, NodeId, PacketAddr, SEALED_HEADER_BYTES, SealedHeader};
 
 use crate::seal::{Dropped, Opener, SealKeys, Sealer, SessionId};
@@ -98,6 +98,14 @@ impl FarEnds {
                 far_end.traffic.sent_bytes += len as u64;
                 Some((far_end.address, len))
             }
+        }
+    }
+
+    /// Ends the links of far ends that are forgotten: nobody can answer or ask over them any more.
+    pub(super) fn end_links_of_forgotten(&mut self, target: &mut Target) {
+        let Self::Sealed { keys, opener } = self else { return };
+        for session in opener.drain_forgotten(&**keys) {
+            target.end_peer(PeerAddr(session.0));
         }
     }
 

@@ -132,6 +132,11 @@ impl Relay {
         self.shared.orders.revoke(grant);
     }
 
+    /// Ends the links under the key of an ended grant; see [`super::UdpServer::forget`].
+    pub fn forget(&self, grant: GrantId) {
+        self.shared.orders.forget(grant);
+    }
+
     /// Marks a grant as shared; see [`super::UdpServer::share`].
     pub fn share(&self, grant: GrantId) {
         self.shared.orders.share(grant);

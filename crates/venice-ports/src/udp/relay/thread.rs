@@ -110,7 +110,10 @@ impl<M: GrantedMemory> RelayThread<M> {
     fn take_batch(&mut self, now_ns: u64) -> rustix::io::Result<bool> {
         self.shared.orders.clear_wake();
         self.learn_neighbours();
-        self.is_notifying |= self.shared.orders.apply(now_ns, &mut self.target);
+        if self.shared.orders.apply(now_ns, &mut self.target) {
+            self.is_notifying = true;
+            self.far_ends.end_links_of_forgotten(&mut self.target);
+        }
         if self.switch.poll_timeout() <= now_ns {
             self.switch.handle_timeout(now_ns);
         }
