@@ -14,7 +14,9 @@ mod store_args;
 
 use std::pin::Pin;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use agent::{AgentArgs, execute as agent, execute_router as router};
@@ -35,6 +37,7 @@ fn run_daemon(
     daemon: impl AsyncFnOnce(Shutdown) -> anyhow::Result<()>,
 ) -> anyhow::Result<i32> {
     open_as_many_files_as_allowed();
+    stay_out_of_core_dumps();
     on_thread_start();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.enable_all().on_thread_start(on_thread_start).build()?;
@@ -51,6 +54,15 @@ fn run_daemon(
         daemon(shutdown).await?;
         Ok(0)
     })
+}
+
+/// Makes the kernel write no core dump of this process, which has the memory and the keys of others,
+/// and keeps debuggers of its user out. Unlike the limit on core files, this binds programs that
+/// take dumps from the kernel too (core(5)).
+fn stay_out_of_core_dumps() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "a crash would dump the memory of others");
+    }
 }
 
 /// Raises the limit of open files. A Monitor Node has connections to and from every node, and an

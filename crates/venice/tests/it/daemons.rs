@@ -1,10 +1,11 @@
 //! `venice monitor` and `venice agent` alone, in the foreground.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
 use crate::common::{Daemon, Place, Said, finish, port_of_its_own, wait_until};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal};
 use serde_json::Value;
 use venice_testkit::etcd::Etcd;
 use venice_testkit::process::ChildGuard;
@@ -182,4 +183,22 @@ fn taken_address_is_named() {
     let words = ["monitor", "--listen", &addr, "--state-dir", state.to_str().unwrap()];
     let said = place.venice(&words).expect(1);
     assert!(said.complaint().contains(&addr), "{}", said.err);
+}
+
+#[test]
+fn crashed_daemons_leave_no_core() {
+    let place = Place::new();
+    let (monitor, addr) = monitor(&place);
+    let identity = place.join("donor", &addr);
+    let words = ["agent", "--name", "donor", "--monitor", &addr, "--identity", &identity];
+    let agent = Daemon::start(&place, &[&words[..], &["--lend", "16MiB"]].concat());
+    wait_until("the agent is registered", || nodes(&place, &addr).len() == 1);
+    for mut daemon in [agent, monitor] {
+        let pid = rustix::process::Pid::from_child(&daemon.0);
+        let unlimited = Rlimit { current: None, maximum: None };
+        rustix::process::prlimit(Some(pid), Resource::Core, unlimited).unwrap();
+        rustix::process::kill_process(pid, Signal::ABORT).unwrap();
+        let status = daemon.0.wait().unwrap();
+        assert_eq!((status.signal(), status.core_dumped()), (Some(6), false), "{status}");
+    }
 }
