@@ -17,7 +17,10 @@ use crate::types::{
 };
 use crate::want::Want;
 use std::collections::BTreeSet;
-use venice_wire::{KeyName, NodeId, SLAB_BYTES};
+use venice_wire::{ByteSize, KeyName, NodeId, SLAB_BYTES};
+
+/// Most memory of a request: its slabs are counted in 32 bits.
+const MOST_MEMORY_BYTES: u64 = (1 << 31) * SLAB_BYTES;
 
 impl MonitorCore {
     /// Takes a request of `owner`. Answered by [`Action::ReplyRequest`], or until then by
@@ -336,6 +339,10 @@ fn check_want(want: &Want) -> Result<(), RackError> {
         () if !kind.is_granted() => bad(&format!("{kind} is listed and not granted")),
         () if kind.is_divisible() && bytes.0 == 0 => {
             bad(&format!("a request for no {} at all", kind.spec().noun))
+        }
+        () if *kind == ResourceKind::Memory && bytes.0 > MOST_MEMORY_BYTES => {
+            let most = ByteSize(MOST_MEMORY_BYTES);
+            bad(&format!("a request is for at most {most} of memory, not {bytes}"))
         }
         () if *count == 0 || *count > most => bad(&format!(
             "a request is for 1 to {most} pieces of {}, not {count}",

@@ -300,7 +300,9 @@ fn dropped_line(agents: &[AgentStatus]) -> String {
     let told: Vec<_> = told.collect();
     match told.is_empty() {
         true => String::new(),
-        false => format!("\nwarning: datagrams dropped: {}", told.join("; ")),
+        false => {
+            format!("\nwarning: datagrams dropped since the agents started: {}", told.join("; "))
+        }
     }
 }
 
@@ -335,7 +337,7 @@ mod tests {
         status.agents[0].unknown_key = 12;
         assert!(!report(&status).contains("warning"));
         status.agents[0].forged = 1;
-        assert!(report(&status).contains("warning: datagrams dropped: node1 1 forged"));
+        assert!(report(&status).contains("dropped since the agents started: node1 1 forged"));
     }
 
     #[test]

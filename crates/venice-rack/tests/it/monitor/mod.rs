@@ -359,6 +359,22 @@ fn late_donors_fail_whole_request() {
 }
 
 #[test]
+fn uncountable_memory_is_refused() {
+    let mut rack = Rack::new(&["node1"]);
+    let mut most = request(1, 1);
+    most.wants = vec![Want::memory(1 << 55, 1)];
+    rack.core.handle_request(0, owner(), most.clone()).unwrap();
+    assert!(matches!(granted(rack.actions()), Err(RackError::NoRoom { .. })));
+    most.wants = vec![Want::memory((1 << 55) + 1, 1)];
+    let Err(RackError::BadRequest(said)) =
+        rack.core.handle_request(0, owner(), most).and_then(|()| granted(rack.actions()).map(drop))
+    else {
+        panic!("more slabs than can be counted");
+    };
+    assert!(said.contains("at most 32PiB of memory"), "{said}");
+}
+
+#[test]
 fn request_belongs_to_owner() {
     let mut rack = Rack::new(&["node1"]);
     let mallory = Owner { user: "mallory".to_owned(), ..owner() };
