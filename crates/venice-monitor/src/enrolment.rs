@@ -6,7 +6,8 @@ use crate::service::Service;
 use std::time::Duration;
 use venice_control::identity::{Authority, IdentityError, TokenSecret};
 use venice_control::server::{
-    EnrolmentHandler, LocalCredential, LocalHandler, LocalPeer, NewToken, Shown, TokenRow,
+    EnrolmentHandler, LocalCredential, LocalHandler, LocalPeer, NewToken, Shown, StoreRecords,
+    TokenRow,
 };
 use venice_control::{Caller, RackError, User};
 use venice_rack::monitor::JoinTokenRecord;
@@ -98,6 +99,12 @@ impl LocalHandler for Service {
         let caller = Caller::User(User { node, uid, name, is_admin: is_owner });
         let (certificate, authority) = self.signed(&caller, &request)?;
         Ok(LocalCredential { certificate, authority, monitor: self.addr.to_string() })
+    }
+
+    async fn records(&self) -> Option<Result<StoreRecords, RackError>> {
+        let authority = self.authority.fingerprint();
+        let records = Service::records(self).await;
+        Some(records.map(|records| StoreRecords { authority, records }))
     }
 }
 

@@ -88,6 +88,9 @@ pub enum MonitorError {
         /// The reason.
         why: String,
     },
+    /// A backup cannot be made, read or restored.
+    #[error("{0}")]
+    Backup(String),
     /// The store of a new rack has tables already.
     #[error(
         "{store} has the tables of a rack already: found this one with a store of its own (--store, \

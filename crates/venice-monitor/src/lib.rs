@@ -5,6 +5,7 @@
 //! at any moment: the next one starts from the store.
 #![forbid(unsafe_code)]
 
+mod backup;
 mod clock;
 mod config;
 mod donors;
@@ -29,10 +30,12 @@ mod store_choice;
 mod tenure;
 mod trust;
 
+pub use backup::{Backup, BackupInfo, GivenRecords, Restored};
 pub use config::{MonitorConfig, OnReady};
 pub use error::MonitorError;
 pub use init::init;
 pub use store_choice::{STORE_CHOICE_FILE, StoreChoice};
+pub use venice_store::StoreError;
 
 use heartbeat_server::HeartbeatServer;
 use session::Session;

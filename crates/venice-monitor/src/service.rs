@@ -1,6 +1,6 @@
 //! The gRPC service: every call goes to the driver and awaits its answer.
 
-use crate::inputs::{Input, Listing, Order, Report};
+use crate::inputs::{Input, Listing, Order, RecordsAnswer, Report};
 use crate::tenure::Tenure;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,6 +44,11 @@ impl Service {
     /// Executes an order and waits until it is durable.
     pub(crate) async fn ask_done(&self, order: Order) -> Result<(), RackError> {
         self.ask(|reply| Input::Order(order, reply)).await.unwrap_or_else(stopping)
+    }
+
+    /// Returns keys and values of all records.
+    pub(crate) async fn records(&self) -> RecordsAnswer {
+        self.ask(Input::Records).await.unwrap_or_else(stopping)
     }
 
     pub(crate) async fn list<T>(

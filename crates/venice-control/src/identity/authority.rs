@@ -81,6 +81,16 @@ impl Authority {
         dir.join(CERTIFICATE_FILE).exists()
     }
 
+    /// Names of an authority's files in its directory. The last one marks it as complete.
+    pub const FILES: [&str; 2] = [KEY_FILE, CERTIFICATE_FILE];
+    /// Those that every authority has.
+    pub const REQUIRED_FILES: [&str; 2] = [KEY_FILE, CERTIFICATE_FILE];
+
+    /// Returns the names of the files of the authority in `dir`.
+    pub fn files_in(dir: &Path) -> Vec<&'static str> {
+        Self::FILES.into_iter().filter(|name| dir.join(name).exists()).collect()
+    }
+
     /// Creates an authority and stores it in `dir`, which is created for its owner only.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 mod accelerators;
 mod audit;
+mod backup;
 mod bandwidth;
 mod bench_monitor;
 mod bench_placement;
