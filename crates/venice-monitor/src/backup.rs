@@ -10,6 +10,7 @@ mod restore;
 pub use restore::Restored;
 
 use crate::error::MonitorError;
+use crate::init::recorded_address;
 use crate::records;
 use crate::store_choice::StoreChoice;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,8 @@ pub struct Backup {
     host: String,
     authority: String,
     store: StoreChoice,
+    /// Address that the rack was made with.
+    address: Option<String>,
     /// Files of the authority's directory, by name.
     identity: BTreeMap<String, String>,
     /// Records of the store, by key: JSON.
@@ -53,6 +56,8 @@ pub struct BackupInfo {
     pub host: String,
     /// Fingerprint of the rack's authority.
     pub authority: String,
+    /// Address that the rack was made with, if it is recorded.
+    pub address: Option<String>,
     /// Store of the tables, where it is not the file in the state directory.
     pub store: Option<String>,
     /// Number of nodes.
@@ -112,6 +117,7 @@ impl Backup {
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             authority: authority.to_string(),
             store,
+            address: recorded_address(state_dir)?,
             identity,
             records: entries.into_iter().map(text).collect::<Result<_, _>>()?,
         })
@@ -162,6 +168,7 @@ impl Backup {
             made_s: self.made_s,
             host: self.host.clone(),
             authority: self.authority.clone(),
+            address: self.address.clone(),
             store: self.store.store.clone(),
             nodes: count(|key| matches!(key, RecordKey::Node(_))),
             grants: count(|key| matches!(key, RecordKey::Grant(_))),

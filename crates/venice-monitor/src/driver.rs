@@ -318,6 +318,7 @@ impl Driver {
             self.trust.revoke(self.core.revocations());
         }
         let mut ack = self.core.handle_heartbeat(now_ns, report)?;
+        ack.trust_version = self.trust.version;
         if let Some(news) = &mut ack.revoked {
             let known = std::mem::take(&mut news.known).into_iter();
             news.known = known.map(|it| self.trust.authority.seal(it)).collect();
@@ -336,6 +337,11 @@ impl Driver {
             Listing::Links(reply) => drop(reply.send(self.core.link_rows())),
             Listing::Tokens(reply) => drop(reply.send(self.core.tokens(wall_ms()))),
             Listing::Revocations(reply) => drop(reply.send(self.core.revocations().list())),
+            Listing::TrustVersions(reply) => drop(reply.send(self.core.trust_versions())),
+            Listing::Peers(reply) => {
+                let shared = self.store.shared();
+                drop(reply.send(shared.map(|it| it.membership().peers()).unwrap_or_default()));
+            }
         }
     }
 

@@ -130,6 +130,10 @@ pub(crate) enum Listing {
     Links(Reply<Vec<LinkRow>>),
     Tokens(Reply<Vec<JoinTokenRecord>>),
     Revocations(Reply<Vec<Revocation>>),
+    /// Version of the authorities that each node trusts.
+    TrustVersions(Reply<Vec<(String, u64)>>),
+    /// Addresses of the Monitor Nodes that serve beside this one.
+    Peers(Reply<Vec<String>>),
 }
 
 /// A call that awaits an answer. Its input is kept: it is repeated if the answer turns out to rest

@@ -1,6 +1,7 @@
 //! The gRPC service: every call goes to the driver and awaits its answer.
 
 use crate::inputs::{Input, Listing, Order, RecordsAnswer, Report};
+use crate::rotation::Rotation;
 use crate::tenure::Tenure;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub(crate) struct Service {
     /// Address on which the Monitor Node listens.
     pub(crate) addr: SocketAddr,
     pub(crate) tenure: Tenure,
+    pub(crate) rotation: Rotation,
 }
 
 impl Service {
@@ -30,8 +32,9 @@ impl Service {
         authority: Arc<Authority>,
         addr: SocketAddr,
         tenure: Tenure,
+        rotation: Rotation,
     ) -> Self {
-        Self { inputs, reports, authority, addr, tenure }
+        Self { inputs, reports, authority, addr, tenure, rotation }
     }
 
     /// Sends an input and awaits its answer; `None` when the Monitor Node is stopping.

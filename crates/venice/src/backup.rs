@@ -81,8 +81,8 @@ pub struct BackupArgs {
     /// Show the contents of FILE instead
     #[arg(long, conflicts_with = "state_dir")]
     list: bool,
-    /// Print an object: format, venice, made_s (seconds since 1970), host, authority, store, nodes,
-    /// grants, quotas, revocations, tokens
+    /// Print an object: format, venice, made_s (seconds since 1970), host, authority, address, store,
+    /// nodes, grants, quotas, revocations, tokens
     #[arg(long)]
     json: bool,
 }
@@ -293,10 +293,12 @@ fn show(info: &BackupInfo, is_json: bool) -> anyhow::Result<()> {
     terminal::say(format!(
         "made        {age}, on {host}, by Venice {}\n\
          authority   {}\n\
+         address     {}\n\
          store       {store}\n\
          contents    {}",
         printable(&info.venice),
         printable(&info.authority),
+        printable(info.address.as_deref().unwrap_or("not recorded")),
         contents(info)
     ))?;
     Ok(())

@@ -1,6 +1,7 @@
 //! Login at a socket of this machine.
 
 use super::socket_error::{self, SocketError, Standstill};
+use crate::convert::certified_in;
 use crate::error::ControlError;
 use crate::identity::{Credential, Fingerprint, KeyPem};
 use crate::proto::{self, local_door_client::LocalDoorClient};
@@ -138,10 +139,12 @@ async fn enter_over(stream: UnixStream) -> Result<Entered, String> {
     let channel = channel_over(stream).await?;
     let answer = LocalDoorClient::new(channel).enter(proto::EnterRequest { request }).await;
     let answer = answer.map_err(|status| status.message().to_owned())?.into_inner();
-    let (certificate, authority) = (answer.certificate.into(), answer.authority.into());
-    let credential = Credential::new(certificate, authority, key);
+    let proto::EnterResponse { certificate, authority, rotation, monitor } = answer;
+    let certified = certified_in(proto::CertificateResponse { certificate, authority, rotation });
+    let certified = certified.map_err(|status| status.message().to_owned())?;
+    let credential = Credential::new(certified.certificate.into(), certified.authorities, key);
     let credential = credential.map_err(|error| error.to_string())?;
-    Ok(Entered { credential, monitor: answer.monitor })
+    Ok(Entered { credential, monitor })
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 //! own user, and a group. The kernel identifies the peer, and the daemon vouches for it.
 
 use super::audit::AUDIT;
+use super::enrolment::Certified;
 use super::listen::ServeError;
 use super::local_incoming::incoming;
+use crate::convert::certified_out;
 use crate::error::rack_status;
 use crate::identity::Fingerprint;
 use crate::proto::{
@@ -42,10 +44,8 @@ pub struct LocalPeer {
 /// The result of a call at the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalCredential {
-    /// Certificate, DER.
-    pub certificate: Vec<u8>,
-    /// Certificate of the authority, DER.
-    pub authority: Vec<u8>,
+    /// Certificate and authorities.
+    pub certified: Certified,
     /// `host:port` of the Monitor Node.
     pub monitor: String,
 }
@@ -247,9 +247,10 @@ impl<H: LocalHandler> LocalDoor for Service<H> {
             .map_err(|error| Status::internal(error.to_string()))?
             .map_err(|error| Status::unavailable(format!("cannot look up user {uid}: {error}")))?;
         let issued = self.handler.login(peer, request.into_inner().request).await;
-        let LocalCredential { certificate, authority, monitor } =
-            issued.map_err(|error| rack_status(&error))?;
-        Ok(Response::new(proto::EnterResponse { certificate, authority, monitor }))
+        let LocalCredential { certified, monitor } = issued.map_err(|error| rack_status(&error))?;
+        let proto::CertificateResponse { certificate, authority, rotation } =
+            certified_out(certified);
+        Ok(Response::new(proto::EnterResponse { certificate, authority, monitor, rotation }))
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::{Backup, BackupInfo, GivenRecords};
 use crate::error::MonitorError;
+use crate::init::record_address;
 use crate::owner_record::OWNER_KEY;
 use crate::records::{self, record_key};
 use crate::store_choice::{STORE_CHOICE_FILE, StoreChoice};
@@ -58,8 +59,9 @@ impl Backup {
         choice.check()?;
         let location = choice.location(state_dir)?;
         self.check_identity()?;
-        let mut old: Vec<PathBuf> =
-            [crate::IDENTITY_DIR, STORE_CHOICE_FILE].map(|name| state_dir.join(name)).into();
+        let mut old: Vec<PathBuf> = [crate::IDENTITY_DIR, STORE_CHOICE_FILE, crate::ADDRESS_FILE]
+            .map(|name| state_dir.join(name))
+            .into();
         if let StoreLocation::File(path) = &location {
             check_unused(path)?;
             let log = path.with_file_name(format!("{}.wal", name_of(path)));
@@ -85,6 +87,9 @@ impl Backup {
         };
         if choice.store.is_some() {
             choice.save(state_dir)?;
+        }
+        if let Some(address) = &self.address {
+            record_address(state_dir, address)?;
         }
         let identity = state_dir.join(crate::IDENTITY_DIR);
         for name in Authority::FILES {

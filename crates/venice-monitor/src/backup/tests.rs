@@ -32,6 +32,7 @@ async fn restore_yields_same_rack() {
     assert_eq!((backup.info().quotas, backup.info().tokens), (1, 1));
     let restored = backup.restore(&new, &StoreChoice::default(), false).await.unwrap();
     assert_eq!((restored.dropped_tokens, restored.moved_to), (1, None));
+    assert_eq!(recorded_address(&new).unwrap().as_deref(), Some("h:1"));
     let fingerprint = |dir: &Path| Authority::open(&dir.join("identity")).unwrap().fingerprint();
     assert_eq!(fingerprint(&old), fingerprint(&new));
     let records = FileStore::at(new.join(STORE_FILE)).records().await.unwrap();

@@ -224,7 +224,7 @@ impl MonitorCore {
         let is_draining = self.rrt.is_draining(identity.node);
         let revoked = self.revocation_news(revoked_version);
         let called_back = self.called_back_of(identity.node);
-        Ok(HeartbeatAck { peers, is_draining, called_back, revoked })
+        Ok(HeartbeatAck { peers, is_draining, called_back, revoked, trust_version: 0 })
     }
 
     /// Notes that the node lives.

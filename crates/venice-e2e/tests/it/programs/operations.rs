@@ -63,3 +63,29 @@ fn restored_monitor_knows_grants_shm() {
 fn restored_monitor_knows_grants_udp() {
     restored_monitor_knows_all_grants("restored_monitor_knows_grants_udp", Port::Udp);
 }
+
+/// Programs from before the rotation go on through its begin, programs since through its end.
+#[test]
+fn programs_outlive_rotated_authority() {
+    if paged_mode_is_missing("programs_outlive_rotated_authority") {
+        return;
+    }
+    let rack = Rack::start(Port::Udp, LEND_MIB);
+    let mut before = Busy::start(&rack, "96MiB", 1);
+    expect_success(&rack, &["identity", "rotate"]);
+    wait_for("all nodes to renew", LIMIT, || {
+        let output = rack.venice(&["identity", "--json"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.contains("\"not_renewed\": []").then_some(())
+    });
+    // Longer than a lease: it is renewed at nodes with certificates of the new authority.
+    before.expect_running_for(Duration::from_secs(15));
+    let mut since = Busy::start(&rack, "96MiB", 1);
+    before.stop();
+    expect_success(&rack, &["identity", "rotate", "--finish", "--force"]);
+    since.expect_running_for(Duration::from_secs(15));
+    let next = Busy::start(&rack, "96MiB", 1);
+    since.stop();
+    next.stop();
+    wait_until_free(&rack);
+}
