@@ -1,13 +1,20 @@
 //! `venice identity rotate`: another authority for the rack.
 
+use std::time::{Duration, Instant};
+
 use clap::Args;
 use serde::Serialize;
 use venice_control::ControlError;
+use venice_control::identity::Fingerprint;
 use venice_control::server::RotationStep;
 
 use crate::rack;
 use crate::registry::{self, block_on, told};
 use venice_cli::terminal;
+
+/// Limit for the Monitor Node's next session.
+const SESSION_WITHIN: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(100);
 
 /// Text below `venice identity rotate --help`.
 pub const HELP: &str = "\
@@ -51,12 +58,14 @@ pub fn execute(args: &RotateArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
     };
     let authority = block_on(async {
         let rotated = registry::gate(&addr).await?.rotate(step).await;
-        rotated.map_err(|error| match error {
+        let authority = rotated.map_err(|error| match error {
             ControlError::TimedOut { .. } => anyhow::anyhow!(
                 "the Monitor Node did not answer in time: `venice identity` tells how far it is"
             ),
             error => told(error),
-        })
+        })?;
+        wait_until_in_use(&addr, authority, args.finish).await;
+        Ok(authority)
     })?;
     let rotated = Rotated { authority: authority.to_string(), finished: args.finish };
     match (args.json, args.finish) {
@@ -75,4 +84,18 @@ pub fn execute(args: &RotateArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
         ))?,
     }
     Ok(0)
+}
+
+/// Waits until the Monitor Node has begun its next session, so that the next command finds it.
+async fn wait_until_in_use(addr: &str, authority: Fingerprint, is_single: bool) {
+    let end = Instant::now() + SESSION_WITHIN;
+    while Instant::now() < end {
+        tokio::time::sleep(POLL).await;
+        let Ok(mut gate) = registry::gate(addr).await else { continue };
+        let shown = gate.show().await;
+        if shown.is_ok_and(|it| it.authority == authority && it.former.is_none() == is_single) {
+            return;
+        }
+    }
+    terminal::remark("the Monitor Node does not answer yet: see its log");
 }
