@@ -22,6 +22,7 @@ mod last_release;
 mod mailboxes;
 mod namespaces;
 mod out_of_memory_in_guest;
+mod packages;
 mod packaging;
 mod partitions;
 mod placement;
