@@ -18,6 +18,7 @@ mod forecast;
 mod full_disk;
 mod hosts;
 mod identity;
+mod kubernetes;
 mod last_release;
 mod mailboxes;
 mod namespaces;
