@@ -11,6 +11,7 @@ use crate::records::{self, record_key};
 use crate::store_choice::{STORE_CHOICE_FILE, StoreChoice};
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tokio::task::spawn_blocking;
 use venice_control::identity::{Authority, Place, chown_like_directory, write_private};
@@ -55,6 +56,7 @@ impl Backup {
         choice: &StoreChoice,
         force: bool,
     ) -> Result<Restored, MonitorError> {
+        let state_dir = &resolved(state_dir);
         let choice = choice.clone().or(self.store.clone());
         choice.check()?;
         let location = choice.location(state_dir)?;
@@ -171,6 +173,16 @@ impl Backup {
             false => Err(MonitorError::NotFree { store: location.to_string() }),
         }
     }
+}
+
+/// Follows a link in place of the state directory that root or this user has made: systemd makes one
+/// for services with dynamic users.
+fn resolved(state_dir: &Path) -> PathBuf {
+    let own = [0, rustix::process::geteuid().as_raw()];
+    let found = state_dir.symlink_metadata().ok();
+    let is_trusted = found.is_some_and(|it| it.is_symlink() && own.contains(&it.uid()));
+    let target = is_trusted.then(|| state_dir.canonicalize().ok()).flatten();
+    target.unwrap_or_else(|| state_dir.to_owned())
 }
 
 fn is_unused(record: &Record) -> bool {

@@ -93,3 +93,15 @@ async fn missing_store_is_refused() {
     assert!(text(read.unwrap_err()).contains("--state-dir"));
     assert!(!temp.path().join(STORE_FILE).exists(), "reading creates nothing");
 }
+
+/// systemd puts a link in place of the state directory of a service with a dynamic user.
+#[tokio::test]
+async fn restore_follows_link_of_service() {
+    let temp = tempfile::tempdir().unwrap();
+    let [old, private, link] = ["old", "private", "link"].map(|name| temp.path().join(name));
+    rack_in(&old).await;
+    fs::create_dir(&private).unwrap();
+    std::os::unix::fs::symlink(&private, &link).unwrap();
+    backup_of(&old).await.restore(&link, &StoreChoice::default(), false).await.unwrap();
+    assert!(link.is_symlink() && Authority::exists(&private.join("identity")));
+}
