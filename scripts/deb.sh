@@ -3,7 +3,7 @@
 #
 #   venice          the binary, the libraries it loads into programs, man pages, completions, documents
 #   venice-server   units of the daemons, and their configuration in /etc/venice
-#   libvenice       the C library; libvenice-dev: what a build against it needs
+#   libvenice0      the C library; libvenice-dev: what a build against it needs
 #   python3-venice  the Python package
 #
 # BUILT is the folder of what is built (target/release; `make build`), DEB_REVISION is appended to the
@@ -53,12 +53,12 @@ files_of_library() {
         >"$all/usr/lib/$multiarch/pkgconfig/venice.pc"
     rm -r "$all/usr/lib/pkgconfig"
     local file
-    for file in "$all/usr/lib/$multiarch"/libvenice.so.*; do give libvenice "lib/$multiarch/${file##*/}"; done
+    for file in "$all/usr/lib/$multiarch"/libvenice.so.*; do give libvenice0 "lib/$multiarch/${file##*/}"; done
     give libvenice-dev "lib/$multiarch/libvenice.so" "lib/$multiarch/libvenice.a" \
         "lib/$multiarch/pkgconfig/venice.pc" include/venice.h
-    mkdir -p "$work/libvenice/DEBIAN"
-    echo 'activate-noawait ldconfig' >"$work/libvenice/DEBIAN/triggers"
-    echo "libvenice ${version%%.*} libvenice (= $version)" >"$work/libvenice/DEBIAN/shlibs"
+    mkdir -p "$work/libvenice0/DEBIAN"
+    echo 'activate-noawait ldconfig' >"$work/libvenice0/DEBIAN/triggers"
+    echo "libvenice ${version%%.*} libvenice0 (= $version)" >"$work/libvenice0/DEBIAN/shlibs"
 }
 
 files_of_server() {
@@ -91,7 +91,7 @@ control_of() { # control_of PACKAGE
     local root="$work/$1" depends="" libraries=()
     mapfile -t libraries < <(find "$root" -type f \( -name '*.so*' -o -path '*/bin/*' \))
     if ((${#libraries[@]})); then
-        depends="$(cd "$work" && dpkg-shlibdeps -O --ignore-missing-info -l"$work/libvenice/usr/lib/$multiarch" \
+        depends="$(cd "$work" && dpkg-shlibdeps -O --ignore-missing-info -l"$work/libvenice0/usr/lib/$multiarch" \
             "${libraries[@]}" 2>/dev/null | sed -n 's/^shlibs:Depends=//p')"
         [[ -n $depends ]] || { echo "deb: dpkg-shlibdeps finds no dependencies of $1" >&2; return 1; }
     fi
@@ -128,4 +128,4 @@ rmdir "$all/usr/share/zsh/site-functions"
 # All the rest.
 mkdir -p "$work/venice"
 mv "$all/usr" "$work/venice/usr"
-for name in ${DEB_PACKAGES:-libvenice libvenice-dev venice venice-server python3-venice}; do package "$name"; done
+for name in ${DEB_PACKAGES:-libvenice0 libvenice-dev venice venice-server python3-venice}; do package "$name"; done

@@ -56,7 +56,7 @@ in_root venice up --nodes 1 --lend 64MiB
 in_root venice run --local 16MiB --remote 32MiB -- sort /etc/passwd >/dev/null
 in_root venice down
 
-names="venice-server python3-venice libvenice-dev libvenice venice"
+names="venice-server python3-venice libvenice-dev libvenice0 venice"
 in_root dpkg -r $names
 in_root sh -c '! command -v venice' || fail "venice is still there"
 [[ -e $root/etc/venice/agent.toml ]] || fail "the configuration was removed"
