@@ -10,7 +10,7 @@ SHIM := target/release/libvenice_preload.so
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build lab demo quick test test-all check fmt fuzz soak bench book wheel install install-lab uninstall clean
+.PHONY: help setup build lab demo quick test test-all check fmt fuzz soak bench book wheel deb install install-lab uninstall clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench: build lab ## Measure faults, channels and applications beside their peers
 wheel: ## The Python package as a wheel, into target/wheels (needs maturin)
 	@scripts/setup.sh build
 	@scripts/wheel.sh
+
+deb: build ## Debian packages (command, daemons, C library, Python) into target/deb
+	@scripts/deb.sh
 
 book: ## Build the book into target/book
 	@scripts/book.sh build

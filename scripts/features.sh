@@ -10,6 +10,8 @@ lacks() { # lacks FEATURE: true if this machine really lacks it
     case "$1" in
         root) [[ $(id -u) != 0 ]] ;;
         autogroup) [[ ! -e /proc/self/autogroup ]] ;;
+        overlay) ! unshare --mount sh -c "d=/mnt; mount -t tmpfs tmpfs \$d && mkdir \$d/u \$d/w \$d/r && mount -t overlay overlay -o lowerdir=/,upperdir=\$d/u,workdir=\$d/w \$d/r" 2>/dev/null ;;
+        dpkg-dev) ! command -v dpkg-shlibdeps >/dev/null ;;
         userfaultfd) ! { [[ -e /dev/userfaultfd ]] || [[ -e /proc/sys/vm/unprivileged_userfaultfd ]]; } ;;
         uffd-move) ! kernel_at_least 6 8 ;;
         bpf) [[ $(id -u) != 0 || ! -r /sys/kernel/btf/vmlinux ]] || grep -qs '\[confidentiality\]' /sys/kernel/security/lockdown ;;

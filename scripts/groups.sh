@@ -12,7 +12,7 @@ quick() {
 # Tests that only the tier `all` runs, by a part of their path. Tests that boot a guest under QEMU, where
 # everything is ten to thirty times slower, have `in_guest` in their path; the testkit's own is the one
 # boot of the default tier.
-slow=(in_guest clock_jumps:: full_disk:: bench_monitor:: last_release:: nothing_is_lent_twice
+slow=(in_guest clock_jumps:: full_disk:: bench_monitor:: last_release:: packages:: nothing_is_lent_twice
     quick_run_measures)
 
 # One profile, one build, with the same features for every crate: what is under test is built by it too.
@@ -93,7 +93,7 @@ group_bindings() { whole -p venice-client -p venice-c -p venice-py && of_program
 group_packaging() {
     build_release
     run 5m scripts/size.sh
-    whole -p venice --test it -- packaging
+    whole -p venice --test it -- packaging packages kubernetes
     of_programs programs::installed
     run 40m scripts/wheel.sh
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the commands of the guide: every ```sh,run block of a page, in order, in one shell.
+# Runs the commands of the guide and the runbooks: every ```sh,run block of a page, in order, in one shell.
 #
-#   scripts/guides.sh                           all pages of docs/guide that have such blocks
+#   scripts/guides.sh                           all pages of guide and operations with such blocks
 #   scripts/guides.sh docs/guide/swap.md...     these pages
 #
 # The shell has `set -euo pipefail`, the clone as its working directory, and the built binaries first in PATH
@@ -16,7 +16,7 @@ for file in venice libvenice_preload.so libvenice_opencl.so; do
     [[ -e $binaries/$file ]] || { echo "guides: no $binaries/$file: make build" >&2; exit 2; }
 done
 pages=("$@")
-((${#pages[@]})) || mapfile -t pages < <(grep -l '^```sh,run *$' docs/guide/*.md)
+((${#pages[@]})) || mapfile -t pages < <(grep -rl --include='*.md' '^```sh,run *$' docs/guide docs/operations | sort)
 for page in "${pages[@]}"; do
     grep -q '^```sh,run *$' "$page" || { echo "guides: $page: no \`\`\`sh,run block" >&2; exit 2; }
 done

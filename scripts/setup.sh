@@ -61,6 +61,7 @@ look() {
     fi
     if at_least test; then
         need redis-cli redis-tools
+        need dpkg-shlibdeps dpkg-dev # builds the packages
         need etcd etcd-server # the store of several Monitor Nodes
         need etcdctl etcd-client
         need stress-ng stress-ng

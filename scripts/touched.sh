@@ -36,8 +36,8 @@ git rev-parse --verify --quiet "$base^{commit}" >/dev/null || { echo "touched: n
         crates/venice-e2e/*) echo "programs" ;;
         crates/venice-testkit/src/guest/* | scripts/guest*) echo "verbs swap memory-devices" ;;
         crates/venice-testkit/*) echo "daemons kill-loops" ;;
-        packaging/* | scripts/install.sh | scripts/wheel.sh | scripts/size.sh) echo "packaging" ;;
-        docs/guide/* | scripts/guides.sh) echo "guides" ;;
+        packaging/* | scripts/install.sh | scripts/deb.sh | scripts/wheel.sh | scripts/size.sh) echo "packaging" ;;
+        docs/guide/* | docs/operations/* | scripts/guides.sh) echo "guides" ;;
         fuzz/*) echo "fuzz" ;;
         Cargo.lock | Cargo.toml) echo "programs packaging" ;;
     esac

@@ -1,10 +1,12 @@
 //! Configuration of an agent.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use venice_control::Caller;
+use venice_control::identity::{Credential, IdentityError, write_private};
 use venice_fabric::{LinkModel, Position, Topology};
 use venice_memory::hotplug::dax_name;
 use venice_ports::udp::XdpInterface;
@@ -14,13 +16,33 @@ use crate::memory_watch::MemoryWatch;
 use crate::relay_host::Place;
 use crate::{AgentError, BadOffer, Offer, OnReady, route};
 
+/// Monitor Node of a rack of one machine.
+const DEFAULT_MONITOR: &str = "127.0.0.1:7470";
+/// File with the address of the Monitor Node, beside the node's certificate.
+const MONITOR_FILE: &str = "monitor";
+
+/// Records beside a node's certificate the address at which it joined.
+///
+/// # Errors
+/// [`IdentityError::File`].
+pub fn record_monitor(identity: &Path, monitor: &str) -> Result<(), IdentityError> {
+    write_private(&identity.join(MONITOR_FILE), format!("{monitor}\n").as_bytes())
+}
+
+fn recorded_monitor(identity: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(identity.join(MONITOR_FILE)).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
 /// Configuration of an agent. A TOML file has the same keys; unknown keys are errors.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentConfig {
-    /// Name of the node, unique in the rack and the same at every start. Required.
+    /// Name of the node, unique in the rack and the same at every start. Empty: see
+    /// [`Self::with_joined`].
     pub name: String,
-    /// `host:port` of the Monitor Node, or of several separated by commas.
+    /// `host:port` of the Monitor Node, or of several separated by commas. Empty: see
+    /// [`Self::with_joined`].
     pub monitor: String,
     /// Directory of the node's certificate, made by `venice join`.
     pub identity: PathBuf,
@@ -116,7 +138,7 @@ impl Default for AgentConfig {
     fn default() -> Self {
         Self {
             name: String::new(),
-            monitor: "127.0.0.1:7470".into(),
+            monitor: String::new(),
             identity: IDENTITY_DIR.into(),
             local_socket: None,
             socket_group: "venice".to_owned(),
@@ -170,6 +192,24 @@ pub(crate) struct Addresses {
 }
 
 impl AgentConfig {
+    /// Fills a missing name and Monitor Node with those that this machine joined with: of its
+    /// certificate, and recorded beside it. Without them they are the host's name and 127.0.0.1:7470.
+    #[must_use]
+    pub fn with_joined(mut self) -> Self {
+        if self.name.is_empty() {
+            let info = Credential::load(&self.identity).ok().map(|it| it.info().caller.clone());
+            self.name = match info {
+                Some(Caller::Node(name)) => name,
+                _ => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            };
+        }
+        if self.monitor.is_empty() {
+            self.monitor =
+                recorded_monitor(&self.identity).unwrap_or_else(|| DEFAULT_MONITOR.into());
+        }
+        self
+    }
+
     /// Time for recipients to return reclaimed memory; `None`: unlimited.
     pub(crate) fn take_back_after(&self) -> Option<Duration> {
         self.take_back_after_s.is_finite().then(|| Duration::from_secs_f64(self.take_back_after_s))
@@ -369,7 +409,9 @@ mod tests {
     use super::*;
 
     fn config(text: &str) -> AgentConfig {
-        toml::from_str(&format!("name = \"n\"\nlend = \"64MiB\"\n{text}")).unwrap()
+        let config: AgentConfig =
+            toml::from_str(&format!("name = \"n\"\nlend = \"64MiB\"\n{text}")).unwrap();
+        config.with_joined()
     }
 
     fn complaint(text: &str) -> String {

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use venice_control::client::{Access, EnrolmentClient, Login};
 use venice_control::identity::{CertificateInfo, Credential, Holder};
-use venice_control::server::{LocalCredential, LocalHandler, LocalPeer, TlsServer};
+use venice_control::server::{Certified, LocalCredential, LocalHandler, LocalPeer, TlsServer};
 use venice_control::{Caller, ControlError, RackError};
 
 use crate::AgentError;
@@ -26,6 +26,8 @@ pub(crate) struct NodeIdentity {
     pub(crate) access: Access,
     pub(crate) tls: Arc<TlsServer>,
     pub(crate) revoked_nodes: RevokedNodes,
+    /// Version of the authorities that the Monitor Node trusts; 0: unknown.
+    wanted_trust: Arc<watch::Sender<u64>>,
 }
 
 impl NodeIdentity {
@@ -37,7 +39,8 @@ impl NodeIdentity {
         let access = Access::new(monitor, Login::held(holder.clone()));
         let tls = TlsServer::new(holder.clone())?;
         let revoked_nodes = RevokedNodes::load(dir.to_owned(), Arc::clone(&tls))?;
-        Ok(Self { dir: dir.to_owned(), holder, access, tls, revoked_nodes })
+        let wanted_trust = Arc::new(watch::Sender::new(0));
+        Ok(Self { dir: dir.to_owned(), holder, access, tls, revoked_nodes, wanted_trust })
     }
 
     /// Returns this identity once for each Monitor Node, with that one's address.
@@ -54,18 +57,44 @@ impl NodeIdentity {
         self.holder.info().expires_s
     }
 
-    /// Renews the certificate long before its expiry; never returns.
+    /// Version of the authorities that this node trusts.
+    pub(crate) fn trust_version(&self) -> u64 {
+        self.holder.authorities().version()
+    }
+
+    /// Notes the version of the authorities that the Monitor Node trusts. If it is another one, the
+    /// certificate is renewed now.
+    pub(crate) fn note_trust(&self, version: u64) {
+        self.wanted_trust.send_if_modified(|wanted| std::mem::replace(wanted, version) != version);
+    }
+
+    /// True if the Monitor Node trusts other authorities.
+    fn is_trust_outdated(&self, wanted: u64) -> bool {
+        wanted != 0 && wanted != self.trust_version()
+    }
+
+    /// Renews the certificate long before its expiry, and when the rack's authority changes; never
+    /// returns.
     pub(crate) async fn keep(self) {
+        let mut wanted = self.wanted_trust.subscribe();
         loop {
-            tokio::time::sleep(self.holder.info().renew_in().min(LOOK_EVERY)).await;
-            if !self.holder.info().renew_in().is_zero() {
+            let wait = self.holder.info().renew_in().min(LOOK_EVERY);
+            let changed = wanted.wait_for(|wanted| self.is_trust_outdated(*wanted));
+            // The sender is this identity's own.
+            let is_outdated = tokio::time::timeout(wait, changed).await.is_ok();
+            if !is_outdated && !self.holder.info().renew_in().is_zero() {
                 continue;
             }
-            if let Err(error) = self.renew().await {
-                tracing::warn!(%error, "no new certificate yet; trying again");
-                self.reload();
-                tokio::time::sleep(TRY_AGAIN).await;
+            match self.renew().await {
+                Err(error) => {
+                    tracing::warn!(%error, "no new certificate yet; trying again");
+                    self.reload();
+                }
+                // Another Monitor Node may trust other authorities than the one that renewed it.
+                Ok(()) if is_outdated => {}
+                Ok(()) => continue,
             }
+            tokio::time::sleep(TRY_AGAIN).await;
         }
     }
 
@@ -75,12 +104,12 @@ impl NodeIdentity {
         let Ok(found) = Credential::load(&self.dir) else { return };
         let info = self.holder.info();
         let is_other = found.info() != &info && found.info().caller == info.caller;
-        // A certificate of another rack needs a new TLS server: restart the agent.
-        let is_of_this_rack = *found.authority() == self.holder.authority();
+        // A certificate of another rack needs a new start of the agent.
+        let is_of_this_rack = found.authorities().is_of_same_rack(&self.holder.authorities());
         if !is_other || !is_of_this_rack || !found.info().is_current() {
             return;
         }
-        match self.holder.replace(found) {
+        match self.tls.replace(found) {
             Ok(()) => tracing::info!(dir = %self.dir.display(), "took up the certificate there"),
             Err(error) => tracing::warn!(%error, "cannot use the certificate on the disk"),
         }
@@ -100,7 +129,7 @@ impl NodeIdentity {
         }
         // To the disk first: an agent that dies here starts with it.
         next.save(&self.dir)?;
-        self.holder.replace(next)?;
+        self.tls.replace(next)?;
         tracing::info!("this node has a new certificate");
         Ok(())
     }
@@ -144,7 +173,7 @@ impl UserCertifier {
         &self,
         user: (u32, String),
         request: Vec<u8>,
-    ) -> Result<(Vec<u8>, Vec<u8>), ControlError> {
+    ) -> Result<Certified, ControlError> {
         let mut known = self.enrolment.lock().await.clone();
         if let Some(enrolment) = known.as_mut() {
             match enrolment.certify_user(user.clone(), request.clone()).await {
@@ -165,7 +194,7 @@ impl LocalHandler for UserCertifier {
     async fn login(&self, peer: LocalPeer, request: Vec<u8>) -> Result<LocalCredential, RackError> {
         let info = |error: ControlError| RackError::BadRequest(error.to_string());
         let user = (peer.uid, peer.name);
-        let (certificate, authority) = self.certify(user, request).await.map_err(info)?;
-        Ok(LocalCredential { certificate, authority, monitor: self.access.monitor.clone() })
+        let certified = self.certify(user, request).await.map_err(info)?;
+        Ok(LocalCredential { certified, monitor: self.access.monitor.clone() })
     }
 }

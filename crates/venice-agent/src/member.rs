@@ -158,6 +158,7 @@ impl Member {
                     self.lender.set_called_back(&called_back.concat());
                     match answer {
                         Answer::Ack(mut ack, near) => {
+                            self.identity.note_trust(ack.trust_version);
                             let news = ack.revoked.take();
                             besides[at] = news
                                 .map_or_else(Vec::new, |news| self.identity.revoked_nodes.learn(news));
@@ -254,6 +255,7 @@ impl Member {
                 certificate_expires_s: self.identity.expires_s(),
                 revoked_version: self.identity.tls.revoked_version(),
                 revoked_besides: Vec::new(),
+                trust_version: self.identity.trust_version(),
             },
             usage: self.lender.services.usage(),
             // Each Monitor Node's connection has its own version.

@@ -14,7 +14,7 @@ mod transfers;
 pub use agent::AgentClient;
 pub use enrolment::{EnrolmentClient, MonitorIdentity, join};
 pub use heartbeats::Heartbeats;
-pub use local::rack_at_sockets;
+pub use local::{rack_at_sockets, records_at_socket};
 pub use login::{Access, Login};
 pub use monitor::MonitorClient;
 pub use services::ServiceWatch;

@@ -10,7 +10,9 @@ mod shares;
 mod transfers;
 
 pub(crate) use endpoints::{service_in, service_out};
-pub(crate) use identity::{refused_in, refused_out, revocation_in, revocation_out};
+pub(crate) use identity::{
+    certified_in, certified_out, refused_in, refused_out, revocation_in, revocation_out,
+};
 pub(crate) use quotas::{limits_in, limits_out, quota_table_in, quota_table_out};
 pub(crate) use requests::{
     asked_in, asked_out, client_id_in, memory_request_in, request_in, request_out,
@@ -223,6 +225,7 @@ pub(crate) fn heartbeat_in(request: proto::HeartbeatRequest) -> Result<Heartbeat
             certificate_expires_s: request.certificate_expires_s,
             revoked_version: request.revoked_version,
             revoked_besides: request.revoked_besides.into_iter().map(revocation_in).collect(),
+            trust_version: request.trust_version,
         },
         usage: request.usage.into_iter().map(usage_in).collect(),
         peers_version: request.peers_version,
@@ -245,6 +248,7 @@ pub(crate) fn heartbeat_out(report: HeartbeatReport) -> proto::HeartbeatRequest 
         refused: Some(refused_out(report.door.refused)),
         certificate_expires_s: report.door.certificate_expires_s,
         revoked_version: report.door.revoked_version,
+        trust_version: report.door.trust_version,
         revoked_besides: report.door.revoked_besides.into_iter().map(revocation_out).collect(),
         usage: report.usage.into_iter().map(usage_out).collect(),
         peers_version: report.peers_version,
@@ -427,13 +431,15 @@ pub(crate) fn ack_in(response: proto::HeartbeatResponse) -> Result<HeartbeatAck,
     let called =
         |proto::CalledBack { grant, within_ms }| CalledBack { grant: GrantId(grant), within_ms };
     let called_back = response.called_back.into_iter().map(called).collect();
-    Ok(HeartbeatAck { peers, is_draining: response.draining, called_back, revoked })
+    let trust_version = response.trust_version;
+    Ok(HeartbeatAck { peers, is_draining: response.draining, called_back, revoked, trust_version })
 }
 
 pub(crate) fn ack_out(ack: HeartbeatAck) -> proto::HeartbeatResponse {
     proto::HeartbeatResponse {
         peers: ack.peers.map(peer_list_out),
         draining: ack.is_draining,
+        trust_version: ack.trust_version,
         called_back: ack
             .called_back
             .into_iter()

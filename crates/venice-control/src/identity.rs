@@ -6,6 +6,7 @@
 //! * [`Trust`] verifies certificates.
 //! * [`JoinToken`] lets a machine join once, and pins the authority of the Monitor Node.
 
+mod authorities;
 mod authority;
 mod credential;
 mod error;
@@ -15,10 +16,12 @@ mod join_key;
 mod random;
 mod revocations_file;
 mod role;
+mod rotation;
 mod token;
 mod trust;
 mod verifiers;
 
+pub use authorities::Authorities;
 pub use authority::{Authority, Fingerprint, Lifetimes};
 pub use credential::{CertificateInfo, Credential, KeyPem};
 pub use error::IdentityError;

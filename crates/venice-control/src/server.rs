@@ -25,9 +25,11 @@ mod short_lived;
 mod tls_server;
 
 pub use agent::{AgentHandler, serve_agent};
-pub use enrolment::{EnrolmentHandler, NewToken, Shown, TokenRow};
+pub use enrolment::{Certified, EnrolmentHandler, NewToken, RotationStep, Shown, TokenRow};
 pub use listen::{ServeError, bind};
-pub use local::{LocalCredential, LocalHandler, LocalPeer, LocalSocket, admit_group, allow_group};
+pub use local::{
+    LocalCredential, LocalHandler, LocalPeer, LocalSocket, StoreRecords, admit_group, allow_group,
+};
 pub use monitor::serve_monitor;
 pub use monitor_handler::MonitorHandler;
 pub use tls_server::{TlsServer, is_out_of_descriptors};

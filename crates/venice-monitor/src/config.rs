@@ -14,6 +14,9 @@ use venice_fabric::{LinkModel, Position, Topology};
 use venice_rack::monitor::MonitorSettings;
 use venice_store::StoreLocation;
 
+/// Address of a rack of one machine.
+const DEFAULT_ADDRESS: &str = "127.0.0.1:7470";
+
 /// A callback with the address on which the Monitor Node listens, called once.
 pub struct OnReady(Option<Box<dyn FnOnce(SocketAddr) + Send + Sync>>);
 
@@ -47,7 +50,8 @@ impl fmt::Debug for OnReady {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MonitorConfig {
-    /// Address to listen on, `host:port`. With port 0 the system chooses.
+    /// Address to listen on, `host:port`. With port 0 the system chooses. Empty: the address that the
+    /// rack was made with, else 127.0.0.1:7470.
     pub listen: String,
     /// Directory of the authority's keys, and of the store by default. It is created if it does not
     /// exist.
@@ -108,7 +112,7 @@ pub struct MonitorConfig {
 impl Default for MonitorConfig {
     fn default() -> Self {
         Self {
-            listen: "127.0.0.1:7470".to_owned(),
+            listen: String::new(),
             state_dir: PathBuf::from("/var/lib/venice/monitor"),
             store: None,
             store_ca: None,
@@ -225,6 +229,18 @@ impl MonitorConfig {
         Ok(self)
     }
 
+    /// Returns the address to listen on.
+    ///
+    /// # Errors
+    /// [`MonitorError::Config`] if the recorded one cannot be read.
+    pub(crate) fn listen_address(&self) -> Result<String, MonitorError> {
+        if !self.listen.is_empty() {
+            return Ok(self.listen.clone());
+        }
+        let recorded = crate::init::recorded_address(&self.state_dir)?;
+        Ok(recorded.unwrap_or_else(|| DEFAULT_ADDRESS.to_owned()))
+    }
+
     pub(crate) fn store_location(&self) -> Result<StoreLocation, MonitorError> {
         self.store_choice().location(&self.state_dir)
     }
@@ -306,7 +322,7 @@ mod tests {
     #[test]
     fn unknown_config_keys_are_rejected() {
         let config: MonitorConfig = toml::from_str("lease_s = 2.5").unwrap();
-        assert_eq!((config.lease_s, config.listen.as_str()), (2.5, "127.0.0.1:7470"));
+        assert_eq!((config.lease_s, config.listen.as_str()), (2.5, ""));
         let error = toml::from_str::<MonitorConfig>("leese_s = 2.5").unwrap_err();
         assert!(error.to_string().contains("leese_s"), "{error}");
     }

@@ -9,7 +9,7 @@ use crate::donors::{Answer, Call, Donors};
 use crate::error::MonitorError;
 use crate::inputs::{
     AskedReply, ClaimAnswer, Done, Heard, Input, Listing, Order, PendingCall, PendingRequest,
-    Report, TransferAnswer,
+    RecordsAnswer, Reply, Report, TransferAnswer,
 };
 use crate::log::{log, log_granted, log_refused};
 use crate::records::RecordStore;
@@ -62,6 +62,8 @@ pub(crate) struct Driver {
     inputs: mpsc::Receiver<Input>,
     /// Reports, ahead of all other inputs, and the time.
     heard: mpsc::Receiver<Heard>,
+    /// Callers that await all records.
+    record_readers: Vec<Reply<RecordsAnswer>>,
     is_stopping: bool,
 }
 
@@ -95,6 +97,7 @@ impl Driver {
             // Placeholders until `run`.
             inputs: mpsc::channel(1).1,
             heard: mpsc::channel(1).1,
+            record_readers: Vec::new(),
             is_stopping: false,
         }
     }
@@ -112,6 +115,7 @@ impl Driver {
             // Heartbeats wait for one batch of other inputs at most.
             self.handle_all_heard();
             self.perform_all().await?;
+            self.answer_record_readers().await;
             if self.is_stopping {
                 return self.finish().await;
             }
@@ -241,6 +245,7 @@ impl Driver {
             }
             Input::Order(order, reply) => self.handle_order(order, reply),
             Input::List(listing) => self.list(now_ns, listing),
+            Input::Records(reply) => self.record_readers.push(reply),
             Input::Stop => self.is_stopping = true,
         }
     }
@@ -313,6 +318,7 @@ impl Driver {
             self.trust.revoke(self.core.revocations());
         }
         let mut ack = self.core.handle_heartbeat(now_ns, report)?;
+        ack.trust_version = self.trust.version;
         if let Some(news) = &mut ack.revoked {
             let known = std::mem::take(&mut news.known).into_iter();
             news.known = known.map(|it| self.trust.authority.seal(it)).collect();
@@ -331,6 +337,11 @@ impl Driver {
             Listing::Links(reply) => drop(reply.send(self.core.link_rows())),
             Listing::Tokens(reply) => drop(reply.send(self.core.tokens(wall_ms()))),
             Listing::Revocations(reply) => drop(reply.send(self.core.revocations().list())),
+            Listing::TrustVersions(reply) => drop(reply.send(self.core.trust_versions())),
+            Listing::Peers(reply) => {
+                let shared = self.store.shared();
+                drop(reply.send(shared.map(|it| it.membership().peers()).unwrap_or_default()));
+            }
         }
     }
 

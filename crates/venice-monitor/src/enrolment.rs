@@ -6,7 +6,8 @@ use crate::service::Service;
 use std::time::Duration;
 use venice_control::identity::{Authority, IdentityError, TokenSecret};
 use venice_control::server::{
-    EnrolmentHandler, LocalCredential, LocalHandler, LocalPeer, NewToken, Shown, TokenRow,
+    Certified, EnrolmentHandler, LocalCredential, LocalHandler, LocalPeer, NewToken, RotationStep,
+    Shown, StoreRecords, TokenRow,
 };
 use venice_control::{Caller, RackError, User};
 use venice_rack::monitor::JoinTokenRecord;
@@ -15,19 +16,22 @@ use venice_rack::monitor::JoinTokenRecord;
 const LONGEST_TOKEN: Duration = Duration::from_secs(30 * 86_400);
 
 /// Converts the error of a signing request.
-fn refused(error: &IdentityError) -> RackError {
+pub(crate) fn refused(error: &IdentityError) -> RackError {
     RackError::BadRequest(error.to_string())
 }
 
 impl Service {
-    /// Signs a certificate and returns it with the authority's, while the peers' changes arrive. A
+    /// Signs a certificate and returns it with the authorities, while the peers' changes arrive. A
     /// peer may have revoked the caller, and its revocation covers only certificates signed until
     /// shortly after it.
-    fn signed(&self, caller: &Caller, request: &[u8]) -> Result<(Vec<u8>, Vec<u8>), RackError> {
+    fn signed(&self, caller: &Caller, request: &[u8]) -> Result<Certified, RackError> {
         let authority: &Authority = &self.authority;
         let certificate = authority.answer(caller, request).map_err(|error| refused(&error))?;
         match self.tenure.lasts() {
-            true => Ok((certificate.to_vec(), authority.certificate().to_vec())),
+            true => Ok(Certified {
+                certificate: certificate.to_vec(),
+                authorities: authority.authorities().clone(),
+            }),
             false => Err(RackError::Stopping),
         }
     }
@@ -44,7 +48,7 @@ impl EnrolmentHandler for Service {
         self.ask_done(Order::Join { token, name, key }).await
     }
 
-    fn certify(&self, caller: &Caller, request: &[u8]) -> Result<(Vec<u8>, Vec<u8>), RackError> {
+    fn certify(&self, caller: &Caller, request: &[u8]) -> Result<Certified, RackError> {
         self.signed(caller, request)
     }
 
@@ -87,7 +91,21 @@ impl EnrolmentHandler for Service {
 
     async fn show(&self) -> Shown {
         let revoked = self.list(Listing::Revocations).await;
-        Shown { authority: self.authority.certificate().to_vec(), revoked }
+        let former = self.authority.authorities().former();
+        Shown {
+            authority: self.authority.certificate().to_vec(),
+            revoked,
+            former: former.map(|it| it.to_vec()).unwrap_or_default(),
+            rotated_ms: former.map_or(0, |_| self.authority.made_ms()),
+            not_renewed: match former {
+                Some(_) => self.not_renewed().await,
+                None => Vec::new(),
+            },
+        }
+    }
+
+    async fn rotate(&self, step: RotationStep) -> Result<Vec<u8>, RackError> {
+        self.rotate_authority(step).await
     }
 }
 
@@ -96,8 +114,14 @@ impl LocalHandler for Service {
         let LocalPeer { uid, name, is_owner } = peer;
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let caller = Caller::User(User { node, uid, name, is_admin: is_owner });
-        let (certificate, authority) = self.signed(&caller, &request)?;
-        Ok(LocalCredential { certificate, authority, monitor: self.addr.to_string() })
+        let certified = self.signed(&caller, &request)?;
+        Ok(LocalCredential { certified, monitor: self.addr.to_string() })
+    }
+
+    async fn records(&self) -> Option<Result<StoreRecords, RackError>> {
+        let authority = self.authority.fingerprint();
+        let records = Service::records(self).await;
+        Some(records.map(|records| StoreRecords { authority, records }))
     }
 }
 
@@ -117,7 +141,12 @@ mod tests {
         for (tenure, signs) in [(Tenure::for_ever(), true), (Tenure::past(), false)] {
             let addr = ([127, 0, 0, 1], 1).into();
             let channels = (inputs.clone(), tokio::sync::mpsc::channel(1).0);
-            let service = Service::new(channels, Arc::clone(&authority), addr, tenure);
+            let rotation = crate::rotation::Rotation {
+                dir: std::path::PathBuf::new(),
+                user_life: Duration::ZERO,
+                changed: Arc::default(),
+            };
+            let service = Service::new(channels, Arc::clone(&authority), addr, tenure, rotation);
             assert_eq!(service.certify(&node7, &request).is_ok(), signs);
         }
     }

@@ -88,6 +88,12 @@ pub enum MonitorError {
         /// The reason.
         why: String,
     },
+    /// The authority on the disk is another one than that in use: a new session takes it up.
+    #[error("the authority was rotated")]
+    AuthorityChanged,
+    /// A backup cannot be made, read or restored.
+    #[error("{0}")]
+    Backup(String),
     /// The store of a new rack has tables already.
     #[error(
         "{store} has the tables of a rack already: found this one with a store of its own (--store, \

@@ -7,7 +7,7 @@ use crate::records::{self, Applied};
 use std::path::PathBuf;
 use tokio::task::spawn_blocking;
 use venice_rack::monitor::{Change, Record};
-use venice_store::{Outcome, RedbStore, Snapshot, Store, StoreError, Transaction};
+use venice_store::{Entry, Outcome, RedbStore, Store, StoreError, Transaction};
 
 pub(crate) struct FileStore {
     path: PathBuf,
@@ -41,9 +41,14 @@ impl FileStore {
 
     /// Reads all records.
     pub(crate) async fn records(&mut self) -> Result<Vec<Record>, MonitorError> {
-        let Snapshot { entries, .. } = self.opened().await?.load().await?;
+        let entries = self.entries().await?;
         let records = entries.iter().filter(|entry| !records::is_mark(&entry.key));
         records.map(records::record).collect()
+    }
+
+    /// Reads all entries.
+    pub(crate) async fn entries(&mut self) -> Result<Vec<Entry>, MonitorError> {
+        Ok(self.opened().await?.load().await?.entries)
     }
 
     /// Makes the changes durable, or reports that there is no room.

@@ -5,11 +5,13 @@ use crate::error::MonitorError;
 use crate::owner_record::Claim;
 use crate::records;
 use crate::store_choice::StoreChoice;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 use venice_control::identity::{
-    Authority, IdentityError, JoinToken, Place, TokenSecret, chown_like_directory,
+    Authority, IdentityError, JoinToken, Place, TokenSecret, chown_like_directory, write_private,
 };
 use venice_rack::monitor::{Change, JoinTokenRecord, RecordKey};
 use venice_store::{EtcdStore, RedbStore, Store, StoreError, StoreLocation, Transaction};
@@ -54,6 +56,21 @@ pub async fn init(
     }
 }
 
+/// Records the address at which machines reach the Monitor Node, which listens there by default.
+pub(crate) fn record_address(state_dir: &Path, address: &str) -> Result<(), IdentityError> {
+    write_private(&state_dir.join(crate::ADDRESS_FILE), format!("{address}\n").as_bytes())
+}
+
+/// Returns the recorded address; `None` for racks that were made without.
+pub(crate) fn recorded_address(state_dir: &Path) -> Result<Option<String>, MonitorError> {
+    let path = state_dir.join(crate::ADDRESS_FILE);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(MonitorError::Config(format!("{}: {error}", path.display()))),
+    }
+}
+
 /// The parameters of a new rack.
 struct NewRack<'a> {
     state_dir: &'a Path,
@@ -81,9 +98,11 @@ impl NewRack<'_> {
         if self.choice.store.is_some() {
             self.choice.save(self.state_dir)?;
         }
+        record_address(self.state_dir, self.address)?;
         let authority = Authority::create(&self.identity)?.fingerprint();
         let claim = Claim {
             authority,
+            former: None,
             identity: self.identity.clone(),
             addr: self.address.to_owned(),
             store: self.location.to_string(),
@@ -129,6 +148,10 @@ mod tests {
         std::fs::remove_file(&identity).unwrap();
 
         let token = init_in(dir.path(), StoreChoice::default()).await.unwrap();
+        assert_eq!(recorded_address(dir.path()).unwrap().as_deref(), Some("h:1"));
+        let config =
+            crate::MonitorConfig { state_dir: dir.path().to_owned(), ..Default::default() };
+        assert_eq!(config.listen_address().unwrap(), "h:1");
         let records = FileStore::at(store).records().await.unwrap();
         let is_it = |record: &Record| matches!(record, Record::Token(it) if it.id == token.id);
         assert!(records.iter().any(is_it));

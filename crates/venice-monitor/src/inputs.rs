@@ -21,6 +21,9 @@ pub(crate) type TransferReply = Reply<TransferAnswer>;
 pub(crate) type ClaimAnswer = Result<Vec<Grant>, RackError>;
 pub(crate) type ClaimReply = Reply<ClaimAnswer>;
 
+/// Keys and values of all records.
+pub(crate) type RecordsAnswer = Result<Vec<(String, Vec<u8>)>, RackError>;
+
 /// An input of the driver.
 pub(crate) enum Input {
     Register(NodeRegistration, Reply<Result<Registered, RackError>>),
@@ -38,6 +41,8 @@ pub(crate) enum Input {
     Claim(Owner, ClaimRequest, ClaimReply),
     Order(Order, Done),
     List(Listing),
+    /// All records of the store, for a backup.
+    Records(Reply<RecordsAnswer>),
     Stop,
 }
 
@@ -53,6 +58,7 @@ impl Input {
             Self::Claim(_, _, reply) => reply.is_closed(),
             Self::Order(order, reply) => !order.is_rack_wide() && reply.is_closed(),
             Self::Leave { .. } | Self::Release(..) => false,
+            Self::Records(reply) => reply.is_closed(),
             Self::List(_) | Self::Stop => false,
         }
     }
@@ -124,6 +130,10 @@ pub(crate) enum Listing {
     Links(Reply<Vec<LinkRow>>),
     Tokens(Reply<Vec<JoinTokenRecord>>),
     Revocations(Reply<Vec<Revocation>>),
+    /// Version of the authorities that each node trusts.
+    TrustVersions(Reply<Vec<(String, u64)>>),
+    /// Addresses of the Monitor Nodes that serve beside this one.
+    Peers(Reply<Vec<String>>),
 }
 
 /// A call that awaits an answer. Its input is kept: it is repeated if the answer turns out to rest

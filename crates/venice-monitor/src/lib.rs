@@ -5,6 +5,7 @@
 //! at any moment: the next one starts from the store.
 #![forbid(unsafe_code)]
 
+mod backup;
 mod clock;
 mod config;
 mod donors;
@@ -22,6 +23,7 @@ mod owner_record;
 mod peers;
 mod records;
 mod renewal;
+mod rotation;
 mod service;
 mod session;
 mod shared_store;
@@ -29,19 +31,18 @@ mod store_choice;
 mod tenure;
 mod trust;
 
+pub use backup::{Backup, BackupInfo, GivenRecords, Restored};
 pub use config::{MonitorConfig, OnReady};
 pub use error::MonitorError;
 pub use init::init;
 pub use store_choice::{STORE_CHOICE_FILE, StoreChoice};
+pub use venice_store::StoreError;
 
 use heartbeat_server::HeartbeatServer;
 use session::Session;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
-use venice_control::Caller;
-use venice_control::identity::{Authority, Holder};
-use venice_control::server::{TlsServer, bind};
+use venice_control::server::bind;
 use venice_store::{EtcdLocation, EtcdStore, StoreLocation};
 
 /// Pause before a failed session is started again.
@@ -50,6 +51,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const LONG_WAIT: Duration = Duration::from_secs(1);
 /// Directory of the rack's authority, in the state directory.
 pub const IDENTITY_DIR: &str = "identity";
+/// File with the address that the rack was made with, in the state directory.
+const ADDRESS_FILE: &str = "address";
 /// File of the store in the state directory, by default.
 const STORE_FILE: &str = "rack.redb";
 
@@ -68,15 +71,11 @@ pub async fn run(
     config.validate()?;
     let location = config.store_location()?;
     // A taken address fails before any wait.
-    let listener = bind(&config.listen).await?;
+    let listener = bind(&config.listen_address()?).await?;
     let addr = listener.local_addr().map_err(MonitorError::Listener)?;
     let mut listener = Some(listener);
-    let authority = Authority::open(&config.identity_dir())?.with_lifetimes(config.lifetimes());
-    let authority = Arc::new(authority);
-    let holder = Holder::new(authority.credential(&Caller::Monitor)?)?;
-    let door = TlsServer::new(holder.clone())?;
     let heartbeat_server = HeartbeatServer::start().map_err(MonitorError::Threads)?;
-    let mut session = Session { config, addr, authority, holder, door, heartbeat_server };
+    let mut session = Session::new(config, addr, heartbeat_server)?;
     let mut shutdown = std::pin::pin!(shutdown);
     let etcd = match location {
         StoreLocation::File(_) => None,
@@ -119,6 +118,7 @@ pub async fn run(
                     tracing::warn!(%error, "not serving until the store is available again");
                 }
             }
+            Err(MonitorError::AuthorityChanged) => session.load_authority()?,
             ended => return ended,
         }
         tokio::select! {

@@ -62,8 +62,8 @@ pub(crate) struct Membership {
     lease: Lease,
     written: Arc<Mutex<Written>>,
     tenure: Tenure,
-    /// Silent nodes of each peer, by the key of its record.
-    peers: BTreeMap<String, BTreeSet<NodeId>>,
+    /// Address and silent nodes of each peer, by the key of its record.
+    peers: BTreeMap<String, (String, BTreeSet<NodeId>)>,
 }
 
 impl Membership {
@@ -103,7 +103,8 @@ impl Membership {
             Some(record) if key == self.own => self.confirm(record.number),
             Some(record) => {
                 let silent = record.silent.into_iter().map(NodeId).collect();
-                if self.peers.insert(key, silent).is_none() {
+                let addr = record.addr.clone();
+                if self.peers.insert(key, (addr, silent)).is_none() {
                     tracing::info!(
                         other = record.addr,
                         "another Monitor Node serves beside this one"
@@ -125,9 +126,15 @@ impl Membership {
         }
     }
 
+    /// Returns the addresses of the peers.
+    pub(crate) fn peers(&self) -> Vec<String> {
+        self.peers.values().map(|(addr, _)| addr.clone()).collect()
+    }
+
     /// Returns the nodes that no peer receives heartbeats from; `None` without peers.
     pub(crate) fn silent_at_peers(&self) -> Option<BTreeSet<NodeId>> {
-        self.peers.values().cloned().reduce(|all, one| &all & &one)
+        let silent = self.peers.values().map(|(_, silent)| silent.clone());
+        silent.reduce(|all, one| &all & &one)
     }
 
     /// Sets the silent nodes that the next record lists.

@@ -7,7 +7,7 @@ use crate::owner_record::OWNER_KEY;
 use crate::shared_store::SharedStore;
 use venice_control::QuotaFor;
 use venice_rack::monitor::{Change, Record, RecordKey};
-use venice_store::{CHANGES_AT_ONCE, Entry, StoreChange};
+use venice_store::{CHANGES_AT_ONCE, Entry, Store as _, StoreChange};
 use venice_wire::{GrantId, NodeId};
 
 /// A transaction of the core leaves room for one more condition, that of the member's record.
@@ -46,6 +46,15 @@ impl RecordStore {
         }
     }
 
+    /// Returns keys and values of all records that a backup holds.
+    pub(crate) async fn entries(&mut self) -> Result<Vec<(String, Vec<u8>)>, MonitorError> {
+        let entries = match self {
+            Self::File(file) => file.entries().await?,
+            Self::Shared(shared) => shared.etcd().load().await?.entries,
+        };
+        Ok(kept(entries))
+    }
+
     /// Waits for changes of other Monitor Nodes. Cancel-safe.
     pub(crate) async fn news(&mut self) -> Result<Vec<Change>, MonitorError> {
         match self {
@@ -60,6 +69,12 @@ impl RecordStore {
             Self::Shared(shared) => Some(shared),
         }
     }
+}
+
+/// Returns the entries that outlive their Monitor Nodes, for a backup.
+pub(crate) fn kept(entries: Vec<Entry>) -> Vec<(String, Vec<u8>)> {
+    let entries = entries.into_iter().map(|Entry { key, value, .. }| (key, value));
+    entries.filter(|(key, _)| is_mark(key) || record_key(key).is_some()).collect()
 }
 
 /// True for the records of the store itself: its rack and its format.

@@ -1,6 +1,7 @@
 //! The gRPC service: every call goes to the driver and awaits its answer.
 
-use crate::inputs::{Input, Listing, Order, Report};
+use crate::inputs::{Input, Listing, Order, RecordsAnswer, Report};
+use crate::rotation::Rotation;
 use crate::tenure::Tenure;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub(crate) struct Service {
     /// Address on which the Monitor Node listens.
     pub(crate) addr: SocketAddr,
     pub(crate) tenure: Tenure,
+    pub(crate) rotation: Rotation,
 }
 
 impl Service {
@@ -30,8 +32,9 @@ impl Service {
         authority: Arc<Authority>,
         addr: SocketAddr,
         tenure: Tenure,
+        rotation: Rotation,
     ) -> Self {
-        Self { inputs, reports, authority, addr, tenure }
+        Self { inputs, reports, authority, addr, tenure, rotation }
     }
 
     /// Sends an input and awaits its answer; `None` when the Monitor Node is stopping.
@@ -44,6 +47,11 @@ impl Service {
     /// Executes an order and waits until it is durable.
     pub(crate) async fn ask_done(&self, order: Order) -> Result<(), RackError> {
         self.ask(|reply| Input::Order(order, reply)).await.unwrap_or_else(stopping)
+    }
+
+    /// Returns keys and values of all records.
+    pub(crate) async fn records(&self) -> RecordsAnswer {
+        self.ask(Input::Records).await.unwrap_or_else(stopping)
     }
 
     pub(crate) async fn list<T>(

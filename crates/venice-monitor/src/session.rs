@@ -13,6 +13,7 @@ use crate::keys::SystemKeys;
 use crate::owner_record::Claim;
 use crate::records::RecordStore;
 use crate::renewal;
+use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::shared_store::SharedStore;
 use crate::tenure::Tenure;
@@ -26,8 +27,9 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
+use venice_control::Caller;
 use venice_control::client::Login;
-use venice_control::identity::{Authority, Holder};
+use venice_control::identity::{Authority, Fingerprint, Holder};
 use venice_control::server::{LocalSocket, TlsServer, serve_monitor};
 use venice_rack::monitor::{MonitorCore, Record};
 use venice_store::EtcdStore;
@@ -50,6 +52,21 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    pub(crate) fn new(
+        config: MonitorConfig,
+        addr: SocketAddr,
+        heartbeat_server: HeartbeatServer,
+    ) -> Result<Self, MonitorError> {
+        let (authority, holder, door) = load_authority(&config)?;
+        Ok(Self { config, addr, authority, holder, door, heartbeat_server })
+    }
+
+    /// Takes up the authority on the disk, with a new certificate.
+    pub(crate) fn load_authority(&mut self) -> Result<(), MonitorError> {
+        (self.authority, self.holder, self.door) = load_authority(&self.config)?;
+        Ok(())
+    }
+
     /// Opens the store and reads its records.
     pub(crate) async fn open(
         &self,
@@ -69,6 +86,7 @@ impl Session {
     fn claim(&self) -> Result<Claim, MonitorError> {
         Ok(Claim {
             authority: self.authority.fingerprint(),
+            former: self.authority.authorities().former().map(|it| Fingerprint::of(it)),
             identity: self.config.identity_dir(),
             addr: self.addr.to_string(),
             store: self.config.store_location()?.to_string(),
@@ -93,7 +111,14 @@ impl Session {
         tasks.spawn(driver.run(received, heard));
         let authority = Arc::clone(&self.authority);
         let channels = (inputs.clone(), reports);
-        let service = Arc::new(Service::new(channels, authority, addr, tenure.clone()));
+        let rotation = Rotation {
+            dir: self.config.identity_dir(),
+            user_life: self.config.lifetimes().user,
+            changed: Arc::default(),
+        };
+        let changed = Arc::clone(&rotation.changed);
+        let service = Service::new(channels, authority, addr, tenure.clone(), rotation);
+        let service = Arc::new(service);
         let _background = self.background(&service, peer_tasks.renewal)?;
         let (stop, stopped) = oneshot::channel();
         // A send and a dropped sender both stop the server.
@@ -104,17 +129,17 @@ impl Session {
         let mut serving = std::pin::pin!(serving);
         tracing::info!(%addr, records = count, "the Monitor Node listens");
         std::mem::take(&mut self.config.on_ready).call(addr);
-        tokio::select! {
-            served = &mut serving => served?,
+        let is_rotated = tokio::select! {
+            served = &mut serving => served.map(|()| false)?,
             () = tenure.over() => return Err(MonitorError::CutOff),
             // The driver ends by itself only when the store fails.
             driven = tasks.join_next() => return outcome(driven),
-            () = shutdown => {
-                let _ = stop.send(());
-                if let Ok(served) = tokio::time::timeout(SHUTDOWN_GRACE, serving).await {
-                    served?;
-                }
-            }
+            () = shutdown => false,
+            () = changed.notified() => true,
+        };
+        let _ = stop.send(());
+        if let Ok(served) = tokio::time::timeout(SHUTDOWN_GRACE, serving).await {
+            served?;
         }
         let last = async {
             let _ = inputs.send(Input::Stop).await;
@@ -125,6 +150,11 @@ impl Session {
             return Ok(());
         };
         peer_tasks.withdrawal.await;
+        if is_rotated {
+            outcome(driven)?;
+            tracing::info!("the authority was rotated; all connections are made anew");
+            return Err(MonitorError::AuthorityChanged);
+        }
         tracing::info!(%addr, "the Monitor Node has stopped");
         outcome(driven)
     }
@@ -139,7 +169,8 @@ impl Session {
         let login = Login::held(self.holder.clone());
         let donors = Donors::new(login, self.config.donor_timeout());
         let (door, authority) = (Arc::clone(&self.door), Arc::clone(&self.authority));
-        let trust = TrustState { door, authority };
+        let version = authority.authorities().version();
+        let trust = TrustState { door, authority, version };
         let life_ms = self.config.longest_life_ms();
         Ok(Driver::new(core, store, clock, donors, trust, life_ms))
     }
@@ -165,6 +196,15 @@ impl Session {
         }
         Ok(background)
     }
+}
+
+type Credentials = (Arc<Authority>, Holder, Arc<TlsServer>);
+
+fn load_authority(config: &MonitorConfig) -> Result<Credentials, MonitorError> {
+    let authority = Authority::open(&config.identity_dir())?.with_lifetimes(config.lifetimes());
+    let holder = Holder::new(authority.credential(&Caller::Monitor)?)?;
+    let door = TlsServer::new(holder.clone())?;
+    Ok((Arc::new(authority), holder, door))
 }
 
 type BoxedTask = Pin<Box<dyn Future<Output = ()> + Send>>;

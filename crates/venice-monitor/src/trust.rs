@@ -14,6 +14,8 @@ pub(crate) const SIGNING_MARGIN_MS: u64 = 60_000;
 pub(crate) struct TrustState {
     pub(crate) door: Arc<TlsServer>,
     pub(crate) authority: Arc<Authority>,
+    /// Version of the authorities to trust.
+    pub(crate) version: u64,
 }
 
 impl TrustState {

@@ -14,6 +14,8 @@ pub struct DoorReport {
     pub revoked_version: u64,
     /// Revocations in force there that the Monitor Node lacked when it sent its own.
     pub revoked_besides: Vec<Revocation>,
+    /// Version of the authorities that the node trusts; 0: unknown.
+    pub trust_version: u64,
 }
 
 /// Refused callers and refused calls, by reason.

@@ -200,6 +200,8 @@ pub struct HeartbeatAck {
     pub called_back: Vec<CalledBack>,
     /// The revocations to enforce, if they differ from those in force there.
     pub revoked: Option<RevocationNews>,
+    /// Version of the authorities to trust; 0: the core does not know them, its caller does.
+    pub trust_version: u64,
 }
 
 /// A grant that is preempted for a request of higher priority.

@@ -113,6 +113,11 @@ pub fn use_helper() {
     }
 }
 
+/// Returns the paths at which a Monitor Node of this machine has its socket, if it runs.
+pub fn monitor_sockets() -> Vec<PathBuf> {
+    socket_dirs().into_iter().map(|dir| dir.join(MONITOR_SOCKET)).collect()
+}
+
 /// Directories where daemons of this machine have their sockets.
 fn socket_dirs() -> Vec<PathBuf> {
     let mut dirs = vec![run_dir()];

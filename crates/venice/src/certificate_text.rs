@@ -13,6 +13,12 @@ pub fn left(until_s: u64) -> String {
     }
 }
 
+/// Describes the time since `then_s`, in seconds since 1970, for people.
+pub fn ago(then_s: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    format!("{} ago", span(now.saturating_sub(then_s)))
+}
+
 fn span(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),

@@ -12,8 +12,8 @@ use venice_cli::{failure, help, manual, numbers};
 use venice_measure::demo;
 
 use crate::{
-    daemon, doctor, drain, forecast, get, grants, host_port, identity, lab, listing, place, queue,
-    quota, rack, run, runs, swap, window,
+    backup, daemon, doctor, drain, forecast, get, grants, host_port, identity, lab, listing, place,
+    queue, quota, rack, run, runs, swap, window,
 };
 use examples::*;
 
@@ -141,6 +141,12 @@ enum Command {
     /// Show this user's identity in the rack, revoked nodes and refused callers
     #[command(after_help = identity::HELP_IDENTITY)]
     Identity(identity::IdentityArgs),
+    /// Back up the Monitor Node: its authority and its tables
+    #[command(after_help = backup::HELP)]
+    Backup(backup::BackupArgs),
+    /// Restore a backup of the Monitor Node
+    #[command(after_help = backup::HELP_RESTORE)]
+    Restore(backup::RestoreArgs),
     /// Run the Monitor Node in the foreground
     #[command(after_help = HELP_MONITOR)]
     Monitor(Box<daemon::MonitorArgs>),
@@ -242,6 +248,8 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Token { what } => identity::token(what, monitor),
         Command::Node { what } => identity::node(what, monitor),
         Command::Identity(args) => identity::show(args, monitor),
+        Command::Backup(args) => backup::execute(args),
+        Command::Restore(args) => backup::restore(args),
         Command::Monitor(args) => daemon::monitor(args),
         Command::Agent(args) => daemon::agent(args, monitor),
         Command::Router(args) => daemon::router(args, monitor),

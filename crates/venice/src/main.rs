@@ -6,6 +6,7 @@
 //! `quota` manages quotas, `get` holds memory and devices, `doctor` checks the machine.
 #![forbid(unsafe_code)]
 
+mod backup;
 mod certificate_text;
 mod cli;
 mod client_drivers;

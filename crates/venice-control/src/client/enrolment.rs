@@ -2,11 +2,11 @@
 
 use super::channel::{self, Target};
 use super::login::{Access, Login, no_login};
-use crate::convert::{refused_in, revocation_in};
+use crate::convert::{certified_in, refused_in, revocation_in};
 use crate::error::{ControlError, PeerKind};
 use crate::identity::{Credential, Fingerprint, JoinToken, KeyPem, TokenSecret};
 use crate::proto::{self, CertificateResponse, gate_client};
-use crate::server::{NewToken, TokenRow};
+use crate::server::{Certified, NewToken, RotationStep, TokenRow};
 use std::time::Duration;
 use tonic::Status;
 use tonic::transport::Channel;
@@ -27,6 +27,12 @@ pub struct MonitorIdentity {
     pub refused: RefusedCounts,
     /// Revoked nodes.
     pub revoked: Vec<Revocation>,
+    /// Fingerprint of the former authority while it is rotated.
+    pub former: Option<Fingerprint>,
+    /// Begin of the rotation, in milliseconds since 1970.
+    pub rotated_ms: u64,
+    /// Nodes that have not renewed their certificates since.
+    pub not_renewed: Vec<String>,
 }
 
 /// A connection to the enrolment service.
@@ -53,7 +59,7 @@ pub async fn join(token: &JoinToken, name: &str, key: KeyPem) -> Result<Credenti
         request: key.request().map_err(no_login)?,
     };
     let answer = client.inner.join(request).await.map_err(|status| client.error(status))?;
-    credential(answer.into_inner(), key)
+    client.credential(answer.into_inner(), key)
 }
 
 impl EnrolmentClient {
@@ -76,10 +82,10 @@ impl EnrolmentClient {
         let key = KeyPem::generate().map_err(no_login)?;
         let request = key.request().map_err(no_login)?;
         let answer = self.inner.renew_certificate(proto::RenewCertificateRequest { request }).await;
-        credential(answer.map_err(|status| self.error(status))?.into_inner(), key)
+        self.credential(answer.map_err(|status| self.error(status))?.into_inner(), key)
     }
 
-    /// Certifies a user of this node; returns the certificate and the authority's, DER.
+    /// Certifies a user of this node.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -87,11 +93,25 @@ impl EnrolmentClient {
         &mut self,
         (uid, name): (u32, String),
         request: Vec<u8>,
-    ) -> Result<(Vec<u8>, Vec<u8>), ControlError> {
+    ) -> Result<Certified, ControlError> {
         let request = proto::CertifyUserRequest { uid, name, request };
         let answer = self.inner.certify_user(request).await.map_err(|status| self.error(status))?;
-        let CertificateResponse { certificate, authority } = answer.into_inner();
-        Ok((certificate, authority))
+        certified_in(answer.into_inner()).map_err(|status| self.error(status))
+    }
+
+    /// Rotates the authority; returns the present one's fingerprint.
+    ///
+    /// # Errors
+    /// [`ControlError::Rack`] with the reason why it cannot begin or end.
+    pub async fn rotate(&mut self, step: RotationStep) -> Result<Fingerprint, ControlError> {
+        let (finish, is_sure) = match step {
+            RotationStep::Begin => (false, false),
+            RotationStep::Finish { is_sure } => (true, is_sure),
+        };
+        let request = proto::RotateAuthorityRequest { finish, is_sure };
+        let answer = self.inner.rotate_authority(request).await;
+        let answer = answer.map_err(|status| self.error(status))?;
+        Ok(Fingerprint::of(&answer.into_inner().authority))
     }
 
     /// Creates a join token with this lifetime, for one node or (empty) for any.
@@ -160,7 +180,20 @@ impl EnrolmentClient {
             expires_s: shown.expires_s,
             refused: refused_in(shown.refused.unwrap_or_default()),
             revoked: shown.revoked.into_iter().map(revocation_in).collect(),
+            former: (!shown.former_authority.is_empty())
+                .then(|| Fingerprint::of(&shown.former_authority)),
+            rotated_ms: shown.rotated_ms,
+            not_renewed: shown.not_renewed,
         })
+    }
+
+    fn credential(
+        &self,
+        answer: CertificateResponse,
+        key: KeyPem,
+    ) -> Result<Credential, ControlError> {
+        let certified = certified_in(answer).map_err(|status| self.error(status))?;
+        Credential::new(certified.certificate.into(), certified.authorities, key).map_err(no_login)
     }
 
     fn odd(&self, message: &str) -> ControlError {
@@ -171,9 +204,4 @@ impl EnrolmentClient {
     fn error(&self, status: Status) -> ControlError {
         ControlError::from_status(PeerKind::MonitorNode, &self.addr, status)
     }
-}
-
-fn credential(answer: CertificateResponse, key: KeyPem) -> Result<Credential, ControlError> {
-    let CertificateResponse { certificate, authority } = answer;
-    Credential::new(certificate.into(), authority.into(), key).map_err(no_login)
 }

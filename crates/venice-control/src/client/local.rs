@@ -1,16 +1,19 @@
 //! Login at a socket of this machine.
 
 use super::socket_error::{self, SocketError, Standstill};
+use crate::convert::certified_in;
 use crate::error::ControlError;
-use crate::identity::{Credential, KeyPem};
+use crate::identity::{Credential, Fingerprint, KeyPem};
 use crate::proto::{self, local_door_client::LocalDoorClient};
+use crate::server::StoreRecords;
 use hyper_util::rt::TokioIo;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
-use tonic::transport::{Endpoint, Uri};
+use tokio::time::{Instant, timeout, timeout_at};
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 /// Longer than a daemon's timeout for its Monitor Node.
@@ -18,6 +21,9 @@ const ENTER_WITHIN: Duration = Duration::from_secs(8);
 /// A socket without an answer by then may hang: the next one is asked too. Not sooner, since the
 /// first may make its caller an administrator, and the next may not.
 const ASK_NEXT_AFTER: Duration = Duration::from_secs(3);
+
+/// Timeout for all records of a Monitor Node.
+const RECORDS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Timeout of a login at all sockets together.
 pub(super) const ENTER_ANY_WITHIN: Duration = Duration::from_secs(16);
@@ -88,22 +94,57 @@ async fn enter(path: &Path, until: Instant) -> Result<Entered, SocketError> {
     }
 }
 
-async fn enter_over(stream: UnixStream) -> Result<Entered, String> {
-    let key = KeyPem::generate().map_err(|error| error.to_string())?;
-    let request = key.request().map_err(|error| error.to_string())?;
+/// Opens a channel over a connected socket.
+async fn channel_over(stream: UnixStream) -> Result<Channel, String> {
     let mut stream = Some(TokioIo::new(stream));
     let connect = service_fn(move |_: Uri| {
         let stream = stream.take().ok_or_else(|| std::io::Error::other("one connection"));
         async move { stream }
     });
     let channel = Endpoint::from_static("http://local").connect_with_connector(connect).await;
-    let channel = channel.map_err(|error| error.to_string())?;
+    channel.map_err(|error| error.to_string())
+}
+
+/// Returns every record of the store of the Monitor Node at this socket; `None` where no Monitor Node
+/// answers.
+///
+/// # Errors
+/// The text of the refusal or of the broken connection: the answer must be complete.
+pub async fn records_at_socket(path: &Path) -> Result<Option<StoreRecords>, String> {
+    let Ok(stream) = UnixStream::connect(path).await else { return Ok(None) };
+    let channel = channel_over(stream).await?;
+    let read = async {
+        let mut client = LocalDoorClient::new(channel);
+        let mut parts = client.records(proto::RecordsRequest {}).await?.into_inner();
+        let (mut authority, mut records) = (Vec::new(), Vec::new());
+        while let Some(part) = parts.message().await? {
+            authority = part.authority;
+            records.extend(part.records.into_iter().map(|record| (record.key, record.value)));
+        }
+        Ok::<_, Status>((authority, records))
+    };
+    match timeout(RECORDS_WITHIN, read).await {
+        Ok(Ok((authority, records))) => {
+            let authority = authority.try_into().map_err(|_| "it names no authority".to_owned())?;
+            Ok(Some(StoreRecords { authority: Fingerprint(authority), records }))
+        }
+        Ok(Err(status)) => Err(status.message().to_owned()),
+        Err(_) => Err("the Monitor Node does not answer: its disk may be full".to_owned()),
+    }
+}
+
+async fn enter_over(stream: UnixStream) -> Result<Entered, String> {
+    let key = KeyPem::generate().map_err(|error| error.to_string())?;
+    let request = key.request().map_err(|error| error.to_string())?;
+    let channel = channel_over(stream).await?;
     let answer = LocalDoorClient::new(channel).enter(proto::EnterRequest { request }).await;
     let answer = answer.map_err(|status| status.message().to_owned())?.into_inner();
-    let (certificate, authority) = (answer.certificate.into(), answer.authority.into());
-    let credential = Credential::new(certificate, authority, key);
+    let proto::EnterResponse { certificate, authority, rotation, monitor } = answer;
+    let certified = certified_in(proto::CertificateResponse { certificate, authority, rotation });
+    let certified = certified.map_err(|status| status.message().to_owned())?;
+    let credential = Credential::new(certified.certificate.into(), certified.authorities, key);
     let credential = credential.map_err(|error| error.to_string())?;
-    Ok(Entered { credential, monitor: answer.monitor })
+    Ok(Entered { credential, monitor })
 }
 
 #[cfg(test)]

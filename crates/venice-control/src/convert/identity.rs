@@ -1,8 +1,25 @@
-//! Revocations and refusal counts.
+//! Certificates, revocations and refusal counts.
 
+use crate::identity::Authorities;
 use crate::proto;
+use crate::server::Certified;
+use tonic::Status;
 use venice_rack::door::RefusedCounts;
 use venice_rack::revocation::Revocation;
+
+pub(crate) fn certified_in(response: proto::CertificateResponse) -> Result<Certified, Status> {
+    let proto::CertificateResponse { certificate, authority, rotation } = response;
+    let authorities = Authorities::from_der(authority, rotation);
+    let authorities = authorities
+        .ok_or_else(|| Status::invalid_argument("a rotation has two certificates, or none"))?;
+    Ok(Certified { certificate, authorities })
+}
+
+pub(crate) fn certified_out(certified: Certified) -> proto::CertificateResponse {
+    let Certified { certificate, authorities } = certified;
+    let authority = authorities.present().to_vec();
+    proto::CertificateResponse { certificate, authority, rotation: authorities.rotation_der() }
+}
 
 pub(crate) fn revocation_in(revocation: proto::Revocation) -> Revocation {
     Revocation { node: revocation.node, until_ms: revocation.until_ms, seal: revocation.seal }

@@ -1,10 +1,12 @@
 //! The certificate authority of a rack: a key, its certificate, and the certificates it signs for
 //! nodes and users.
 
+use super::authorities::Authorities;
 use super::credential::{Credential, KeyPem};
 use super::error::IdentityError;
 use super::files::{read, write_private, write_public};
 use super::role::{dns_of, uri_of};
+use super::rotation;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
@@ -25,8 +27,8 @@ use venice_rack::revocation::Revocation;
 const AUTHORITY_LIFE: Duration = Duration::from_secs(20 * 365 * 86_400);
 /// Backdating of certificates, since clocks differ.
 pub(super) const BACKDATED: Duration = Duration::from_secs(10 * 60);
-const CERTIFICATE_FILE: &str = "authority.crt";
-const KEY_FILE: &str = "authority.key";
+pub(super) const CERTIFICATE_FILE: &str = "authority.crt";
+pub(super) const KEY_FILE: &str = "authority.key";
 
 /// Lifetimes of certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,11 +66,13 @@ impl std::fmt::Display for Fingerprint {
 
 /// The authority.
 pub struct Authority {
-    certificate: CertificateDer<'static>,
+    authorities: Authorities,
     issuer: Issuer<'static, KeyPair>,
     lifetimes: Lifetimes,
     /// Key of the seals on revocations.
     seals: hmac::Key,
+    /// That of the former authority, while it is rotated.
+    former_seals: Option<hmac::Key>,
     /// New certificates are dated later than this, whatever the clock says.
     signed_after_ms: AtomicU64,
     /// The latest date given.
@@ -81,6 +85,16 @@ impl Authority {
         dir.join(CERTIFICATE_FILE).exists()
     }
 
+    /// Names of an authority's files in its directory. The last one marks it as complete.
+    pub const FILES: [&str; 3] = [KEY_FILE, rotation::FILE, CERTIFICATE_FILE];
+    /// Those that every authority has.
+    pub const REQUIRED_FILES: [&str; 2] = [KEY_FILE, CERTIFICATE_FILE];
+
+    /// Returns the names of the files of the authority in `dir`.
+    pub fn files_in(dir: &Path) -> Vec<&'static str> {
+        Self::FILES.into_iter().filter(|name| dir.join(name).exists()).collect()
+    }
+
     /// Creates an authority and stores it in `dir`, which is created for its owner only.
     ///
     /// # Errors
@@ -89,14 +103,7 @@ impl Authority {
         if Self::exists(dir) {
             return Err(IdentityError::Exists { dir: dir.to_owned() });
         }
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.distinguished_name.push(DnType::CommonName, "Venice rack");
-        let now = OffsetDateTime::now_utc();
-        (params.not_before, params.not_after) = (now - BACKDATED, now + AUTHORITY_LIFE);
-        params.serial_number = Some(serial(unix_ms(now))?);
+        let (key, params) = (KeyPair::generate()?, authority_params()?);
         let certificate = params.self_signed(&key)?;
         // The certificate is written last: it marks the authority as complete.
         write_private(&dir.join(KEY_FILE), key.serialize_pem().as_bytes())?;
@@ -112,19 +119,34 @@ impl Authority {
         if !Self::exists(dir) {
             return Err(IdentityError::NoAuthority { dir: dir.to_owned() });
         }
-        let damaged = |what: &str| IdentityError::Damaged {
-            path: dir.join(what),
-            why: "not a PEM file of the expected kind".to_owned(),
-        };
         let certificate = CertificateDer::from_pem_slice(&read(&dir.join(CERTIFICATE_FILE))?)
-            .map_err(|_| damaged(CERTIFICATE_FILE))?;
-        let key = String::from_utf8(read(&dir.join(KEY_FILE))?).map_err(|_| damaged(KEY_FILE))?;
-        let key = KeyPair::from_pem(&key).map_err(|_| damaged(KEY_FILE))?;
+            .map_err(|_| damaged(dir, CERTIFICATE_FILE))?;
+        let key =
+            String::from_utf8(read(&dir.join(KEY_FILE))?).map_err(|_| damaged(dir, KEY_FILE))?;
+        let key = KeyPair::from_pem(&key).map_err(|_| damaged(dir, KEY_FILE))?;
         let seals = seal_key(&key);
-        let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
+        let rotation = rotation::load(dir)?;
+        let (authorities, issuer, seals, former_seals) = match rotation {
+            None => {
+                let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
+                (Authorities::of(certificate), issuer, seals, None)
+            }
+            Some(next) => {
+                let issuer = Issuer::from_ca_cert_der(&next.certificate, next.key)?;
+                // The end of a rotation has been cut off.
+                let is_over = next.certificate == certificate;
+                let former_seals = (!is_over).then_some(seals);
+                let authorities = match is_over {
+                    true => Authorities::of(certificate),
+                    false => Authorities::rotated(next.certificate, next.cross, certificate),
+                };
+                let seals = seal_key(issuer.key());
+                (authorities, issuer, seals, former_seals)
+            }
+        };
         let (lifetimes, signed_after_ms) = (Lifetimes::default(), AtomicU64::new(0));
         let newest_ms = AtomicU64::new(0);
-        Ok(Self { certificate, issuer, lifetimes, seals, signed_after_ms, newest_ms })
+        Ok(Self { authorities, issuer, lifetimes, seals, former_seals, signed_after_ms, newest_ms })
     }
 
     /// Sets the lifetimes of certificates.
@@ -155,17 +177,31 @@ impl Authority {
 
     /// True if a Monitor Node of this rack has sealed the revocation.
     pub fn has_sealed(&self, revocation: &Revocation) -> bool {
-        hmac::verify(&self.seals, &sealed_bytes(revocation), &revocation.seal).is_ok()
+        let mut keys = std::iter::once(&self.seals).chain(&self.former_seals);
+        let bytes = sealed_bytes(revocation);
+        keys.any(|key| hmac::verify(key, &bytes, &revocation.seal).is_ok())
     }
 
     /// Returns the fingerprint that a join token pins.
     pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::of(&self.certificate)
+        Fingerprint::of(self.certificate())
     }
 
     /// Certificate of the authority, DER.
     pub fn certificate(&self) -> &CertificateDer<'static> {
-        &self.certificate
+        self.authorities.present()
+    }
+
+    /// The authority, with the former one while it is rotated.
+    pub fn authorities(&self) -> &Authorities {
+        &self.authorities
+    }
+
+    /// Returns the time at which the present authority was made, in milliseconds since 1970.
+    pub fn made_ms(&self) -> u64 {
+        use x509_parser::prelude::{FromDer, X509Certificate};
+        let parsed = X509Certificate::from_der(self.certificate()).ok();
+        parsed.and_then(|(_, it)| issued_ms(it.raw_serial())).unwrap_or(0)
     }
 
     /// Generates a key with a certificate for `caller`.
@@ -184,7 +220,7 @@ impl Authority {
     ) -> Result<Credential, IdentityError> {
         let key = KeyPem::generate()?;
         let certificate = self.sign(now, caller, key.pair())?;
-        Credential::new(certificate, self.certificate.clone(), key)
+        Credential::new(certificate, self.authorities.clone(), key)
     }
 
     /// Signs a certificate for `caller` and the key that signed `request` (PKCS #10, DER). Other
@@ -237,6 +273,23 @@ impl Authority {
         self.newest_ms.fetch_max(dated_ms, Ordering::AcqRel);
         dated_ms
     }
+}
+
+/// Returns the contents of a new authority's certificate.
+pub(super) fn authority_params() -> Result<CertificateParams, IdentityError> {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.distinguished_name.push(DnType::CommonName, "Venice rack");
+    let now = OffsetDateTime::now_utc();
+    (params.not_before, params.not_after) = (now - BACKDATED, now + AUTHORITY_LIFE);
+    params.serial_number = Some(serial(unix_ms(now))?);
+    Ok(params)
+}
+
+pub(super) fn damaged(dir: &Path, name: &str) -> IdentityError {
+    let why = "not a PEM file of the expected kind".to_owned();
+    IdentityError::Damaged { path: dir.join(name), why }
 }
 
 /// Returns the SHA-256 over the public key in a certificate request (PKCS #10, DER). The requester

@@ -1,5 +1,6 @@
 //! A key with its certificate, and the certificate of the authority that both ends trust.
 
+use super::authorities::Authorities;
 use super::authority::{BACKDATED, issued_ms};
 use super::error::IdentityError;
 use super::files::{read, write_private};
@@ -130,7 +131,7 @@ pub(crate) fn since_1970() -> Duration {
 /// A key, its certificate, and the authority's certificate.
 pub struct Credential {
     certificate: CertificateDer<'static>,
-    authority: CertificateDer<'static>,
+    authorities: Authorities,
     key: KeyPem,
     info: CertificateInfo,
 }
@@ -142,11 +143,11 @@ impl Credential {
     /// [`IdentityError::NamesNobody`] for a certificate without a subject in a rack.
     pub fn new(
         certificate: CertificateDer<'static>,
-        authority: CertificateDer<'static>,
+        authorities: Authorities,
         key: KeyPem,
     ) -> Result<Self, IdentityError> {
         let info = CertificateInfo::by(&certificate).ok_or(IdentityError::NamesNobody)?;
-        Ok(Self { certificate, authority, key, info })
+        Ok(Self { certificate, authorities, key, info })
     }
 
     /// Loads the credential in `dir`. If it is not valid yet and the previous one still is, loads
@@ -182,16 +183,21 @@ impl Credential {
         let (Some(certificate), Some(authority)) = (next(), next()) else {
             return Err(damaged("it does not contain two certificates"));
         };
+        let authorities = match (next(), next()) {
+            (Some(cross), Some(former)) => Authorities::rotated(authority, cross, former),
+            _ => Authorities::of(authority),
+        };
         let key =
             PrivateKeyDer::from_pem_slice(&text).map_err(|_| damaged("it contains no key"))?;
         let key = KeyPair::try_from(key.secret_der()).map_err(|_| damaged("its key is invalid"))?;
-        Self::new(certificate, authority, KeyPem(key))
+        Self::new(certificate, authorities, KeyPem(key))
             .map_err(|_| damaged("its certificate has no subject in a rack"))
     }
 
     /// True if it has the same subject in the same rack as `other`.
     pub fn replaces(&self, other: &Self) -> bool {
-        self.info.caller == other.info.caller && self.authority == other.authority
+        self.info.caller == other.info.caller
+            && self.authorities.is_of_same_rack(&other.authorities)
     }
 
     /// Stores it in `dir`, for its owner only. The present credential there becomes the previous
@@ -204,9 +210,7 @@ impl Credential {
             write_private(&dir.join(FILE_BEFORE), &before)?;
         }
         let mut text = self.key.0.serialize_pem();
-        for certificate in [&self.certificate, &self.authority] {
-            text.push_str(&pem_of(certificate));
-        }
+        self.chain().iter().for_each(|certificate| text.push_str(&pem_of(certificate)));
         write_private(&dir.join(FILE), text.as_bytes())
     }
 
@@ -222,7 +226,18 @@ impl Credential {
 
     /// Certificate of the authority, DER.
     pub fn authority(&self) -> &CertificateDer<'static> {
-        &self.authority
+        self.authorities.present()
+    }
+
+    /// The authorities that its owner trusts.
+    pub fn authorities(&self) -> &Authorities {
+        &self.authorities
+    }
+
+    /// Returns the certificates to show: its own, then the authorities', for peers that know only
+    /// the fingerprint of one, or only the other authority of a rotation.
+    pub(crate) fn chain(&self) -> Vec<CertificateDer<'static>> {
+        std::iter::once(&self.certificate).chain(self.authorities.shown()).cloned().collect()
     }
 
     pub(crate) fn key_der(&self) -> PrivateKeyDer<'static> {
@@ -238,7 +253,7 @@ impl std::fmt::Debug for Credential {
     }
 }
 
-fn pem_of(certificate: &CertificateDer<'_>) -> String {
+pub(super) fn pem_of(certificate: &CertificateDer<'_>) -> String {
     let lines = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
     pem::encode_config(&pem::Pem::new("CERTIFICATE", certificate.as_ref()), lines)
 }

@@ -18,6 +18,15 @@ pub enum IdentityError {
         /// Directory.
         dir: PathBuf,
     },
+    /// The authority is being rotated.
+    #[error(
+        "the authority is being rotated: end that with `venice identity rotate --finish` before the \
+         next rotation"
+    )]
+    Rotating,
+    /// The authority is not being rotated.
+    #[error("the authority is not being rotated: begin with `venice identity rotate`")]
+    NotRotating,
     /// This machine has not joined.
     #[error(
         "no certificate in {}: join the rack with `venice join TOKEN` (a token comes from \

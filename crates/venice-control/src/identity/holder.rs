@@ -1,6 +1,7 @@
 //! The credential in use by a process, and its TLS configurations. A new credential replaces the
 //! old one at run time: open connections stay, later ones use it.
 
+use super::authorities::Authorities;
 use super::credential::Credential;
 use super::error::IdentityError;
 use super::verifiers::RequestOnly;
@@ -8,7 +9,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ServerConfig};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Protocol inside TLS, for both ends.
@@ -53,6 +54,11 @@ impl Holder {
         self.in_use().credential.authority().clone()
     }
 
+    /// The authorities that its owner trusts.
+    pub fn authorities(&self) -> Authorities {
+        self.in_use().credential.authorities().clone()
+    }
+
     /// TLS configuration for outgoing connections.
     pub(crate) fn client(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.in_use().client)
@@ -82,11 +88,9 @@ impl std::fmt::Debug for Holder {
 
 impl InUse {
     fn new(credential: Credential) -> Result<Self, IdentityError> {
-        // The authority is included for peers that have only its fingerprint.
-        let chain = vec![credential.certificate().clone(), credential.authority().clone()];
+        let chain = credential.chain();
         let certified = CertifiedKey::from_der(chain.clone(), credential.key_der(), &provider())?;
-        let mut roots = RootCertStore::empty();
-        roots.add(credential.authority().clone())?;
+        let roots = credential.authorities().roots()?;
         let mut client = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])?
             .with_root_certificates(roots)

@@ -1,10 +1,11 @@
 //! Verification of callers' certificates.
 
+use super::authorities::Authorities;
 use super::credential::CertificateInfo;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::{CertificateError, Error, RootCertStore};
+use rustls::{CertificateError, Error};
 use std::sync::{Arc, PoisonError, RwLock};
 use thiserror::Error;
 use venice_rack::caller::Caller;
@@ -39,24 +40,48 @@ pub enum NotAdmitted {
     Foreign,
 }
 
-/// A rack's authority, with the revocations in force.
+/// A rack's authorities, with the revocations in force.
 pub struct Trust {
-    verifier: Arc<dyn ClientCertVerifier>,
+    roots: RwLock<Roots>,
     revoked: RwLock<Revocations>,
 }
 
+#[derive(Clone)]
+struct Roots {
+    verifier: Arc<dyn ClientCertVerifier>,
+    /// Version of the authorities.
+    version: u64,
+}
+
+impl Roots {
+    fn of(authorities: &Authorities) -> Result<Self, Error> {
+        let roots = Arc::new(authorities.roots()?);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+        let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
+        Ok(Self { verifier, version: authorities.version() })
+    }
+}
+
 impl Trust {
-    /// Trusts certificates signed by this authority.
+    /// Trusts certificates signed by these authorities.
     ///
     /// # Errors
-    /// Fails if the certificate is invalid.
-    pub fn new(authority: &CertificateDer<'static>) -> Result<Self, Error> {
-        let mut roots = RootCertStore::empty();
-        roots.add(authority.clone())?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-        let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { verifier, revoked: RwLock::default() })
+    /// Fails if a certificate is invalid.
+    pub fn new(authorities: &Authorities) -> Result<Self, Error> {
+        Ok(Self { roots: RwLock::new(Roots::of(authorities)?), revoked: RwLock::default() })
+    }
+
+    /// Trusts these authorities from now on.
+    pub(crate) fn set_authorities(&self, authorities: &Authorities) -> Result<(), Error> {
+        let roots = Roots::of(authorities)?;
+        *self.roots.write().unwrap_or_else(PoisonError::into_inner) = roots;
+        Ok(())
+    }
+
+    /// Version of the trusted authorities.
+    pub(crate) fn version(&self) -> u64 {
+        self.roots.read().unwrap_or_else(PoisonError::into_inner).version
     }
 
     /// Sets the revocations in force.
@@ -91,7 +116,11 @@ impl Trust {
             return Err(NotAdmitted::NoCertificate);
         };
         let info = CertificateInfo::by(certificate).ok_or(NotAdmitted::Foreign)?;
-        match self.verifier.verify_client_cert(certificate, rest, now) {
+        let verifier = {
+            let roots = self.roots.read().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(&roots.verifier)
+        };
+        match verifier.verify_client_cert(certificate, rest, now) {
             Ok(_) => self.check_revoked(&info).map(|()| info),
             Err(Error::InvalidCertificate(error)) => Err(match error {
                 CertificateError::Expired | CertificateError::ExpiredContext { .. } => {

@@ -128,7 +128,8 @@ impl ServerCertVerifier for Pinned {
         let provider = Arc::clone(&self.signatures.0);
         let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
         let usual = usual.build().map_err(|error| Error::General(error.to_string()))?;
-        usual.verify_server_cert(end_entity, &[], server_name, ocsp_response, now)
+        // The way to the pinned authority may lead over the one that replaces it.
+        usual.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
     }
 
     fn verify_tls12_signature(

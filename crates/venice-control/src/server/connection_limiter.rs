@@ -137,7 +137,7 @@ mod tests {
     fn peer(caller: Option<Caller>) -> Peer {
         let info = |caller| CertificateInfo { caller, issued_ms: 0, begins_s: 0, expires_s: 0 };
         let info = caller.map(|caller| Arc::new(info(caller))).ok_or(NotAdmitted::NoCertificate);
-        Peer::new(([10, 0, 0, 1], 1).into(), [].into(), info)
+        Peer::new(([10, 0, 0, 1], 1).into(), [].into(), info, 0)
     }
 
     fn user(name: &str, is_admin: bool) -> Option<Caller> {

@@ -6,7 +6,7 @@ use super::peer_identity::peer;
 use super::tls_server::TlsServer;
 use crate::convert::{self, refused_out, revocation_out};
 use crate::error::rack_status;
-use crate::identity::{Fingerprint, TokenSecret, hash_of_requested_key};
+use crate::identity::{Authorities, Fingerprint, TokenSecret, hash_of_requested_key};
 use crate::proto::{self, CertificateResponse, gate_server::Gate};
 use std::future::Future;
 use std::sync::Arc;
@@ -48,10 +48,34 @@ pub struct Shown {
     pub authority: Vec<u8>,
     /// Revoked nodes.
     pub revoked: Vec<Revocation>,
+    /// Certificate of the former authority while it is rotated, DER; else empty.
+    pub former: Vec<u8>,
+    /// Begin of the rotation, in milliseconds since 1970.
+    pub rotated_ms: u64,
+    /// Nodes that have not renewed their certificates since.
+    pub not_renewed: Vec<String>,
 }
 
-/// A certificate and the authority's, DER.
-pub(crate) type Certified = (Vec<u8>, Vec<u8>);
+/// A certificate with the authorities that its owner is to trust.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certified {
+    /// The certificate, DER.
+    pub certificate: Vec<u8>,
+    /// The authorities.
+    pub authorities: Authorities,
+}
+
+/// The step of a rotation of the authority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RotationStep {
+    /// It begins: a new authority signs, both are trusted.
+    Begin,
+    /// It ends: the former authority is void.
+    Finish {
+        /// True to end it where nodes and programs may depend on the former authority.
+        is_sure: bool,
+    },
+}
 
 /// The calls of the enrolment service. Write the methods as `async fn`. Permissions have been
 /// checked.
@@ -66,7 +90,7 @@ pub trait EnrolmentHandler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), RackError>> + Send;
 
     /// Signs the key of a request for `caller`.
-    fn certify(&self, caller: &Caller, request: &[u8]) -> Result<(Vec<u8>, Vec<u8>), RackError>;
+    fn certify(&self, caller: &Caller, request: &[u8]) -> Result<Certified, RackError>;
 
     /// Creates a join token.
     fn new_token(
@@ -90,6 +114,10 @@ pub trait EnrolmentHandler: Send + Sync + 'static {
 
     /// Returns the authority and the revocations.
     fn show(&self) -> impl Future<Output = Shown> + Send;
+
+    /// Rotates the authority; returns the present one's certificate, DER.
+    fn rotate(&self, step: RotationStep)
+    -> impl Future<Output = Result<Vec<u8>, RackError>> + Send;
 }
 
 pub(super) struct EnrolmentService<H> {
@@ -107,9 +135,9 @@ impl<H: EnrolmentHandler> EnrolmentService<H> {
         caller: &Caller,
         request: &[u8],
     ) -> Result<Response<CertificateResponse>, Status> {
-        let certified: Result<Certified, _> = self.handler.certify(caller, request);
-        let (certificate, authority) = certified.map_err(|error| rack_status(&error))?;
-        Ok(Response::new(CertificateResponse { certificate, authority }))
+        let certified = self.handler.certify(caller, request);
+        let certified = certified.map_err(|error| rack_status(&error))?;
+        Ok(Response::new(convert::certified_out(certified)))
     }
 
     /// Certifies on behalf of the calling node.
@@ -251,13 +279,29 @@ impl<H: EnrolmentHandler> Gate for EnrolmentService<H> {
         request: Request<proto::ShowIdentityRequest>,
     ) -> Result<Response<proto::ShowIdentityResponse>, Status> {
         self.tls.admit(&request)?;
-        let Shown { authority, revoked } = self.handler.show().await;
+        let Shown { authority, revoked, former, rotated_ms, not_renewed } =
+            self.handler.show().await;
         Ok(Response::new(proto::ShowIdentityResponse {
             authority,
             expires_s: self.tls.holder().info().expires_s,
             refused: Some(refused_out(self.tls.refused())),
             revoked: revoked.into_iter().map(revocation_out).collect(),
+            former_authority: former,
+            rotated_ms,
+            not_renewed,
         }))
+    }
+
+    async fn rotate_authority(
+        &self,
+        request: Request<proto::RotateAuthorityRequest>,
+    ) -> Result<Response<proto::RotateAuthorityResponse>, Status> {
+        let by = self.admit_admin(&request)?;
+        let proto::RotateAuthorityRequest { finish, is_sure } = request.into_inner();
+        let step = if finish { RotationStep::Finish { is_sure } } else { RotationStep::Begin };
+        let rotated = self.handler.rotate(step).await.map_err(|e| rack_status(&e));
+        audit(&by, "rotate the authority", format_args!("{step:?}"), &rotated);
+        Ok(Response::new(proto::RotateAuthorityResponse { authority: rotated? }))
     }
 }
 
@@ -295,14 +339,10 @@ mod tests {
             Ok(())
         }
 
-        fn certify(
-            &self,
-            caller: &Caller,
-            request: &[u8],
-        ) -> Result<(Vec<u8>, Vec<u8>), RackError> {
+        fn certify(&self, caller: &Caller, request: &[u8]) -> Result<Certified, RackError> {
             self.revoke_node7(self.authority.newest_ms() + 1000);
-            let certificate = self.authority.answer(caller, request).unwrap();
-            Ok((certificate.to_vec(), self.authority.certificate().to_vec()))
+            let certificate = self.authority.answer(caller, request).unwrap().to_vec();
+            Ok(Certified { certificate, authorities: self.authority.authorities().clone() })
         }
 
         async fn new_token(&self, _: u64, _: String) -> Result<NewToken, RackError> {
@@ -322,6 +362,10 @@ mod tests {
         }
 
         async fn show(&self) -> Shown {
+            unreachable!()
+        }
+
+        async fn rotate(&self, _: RotationStep) -> Result<Vec<u8>, RackError> {
             unreachable!()
         }
     }

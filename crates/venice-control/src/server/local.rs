@@ -1,9 +1,13 @@
 //! A daemon's socket for programs of its machine. Its mode restricts access to root, the daemon's
 //! own user, and a group. The kernel identifies the peer, and the daemon vouches for it.
 
+use super::audit::AUDIT;
+use super::enrolment::Certified;
 use super::listen::ServeError;
 use super::local_incoming::incoming;
+use crate::convert::certified_out;
 use crate::error::rack_status;
+use crate::identity::Fingerprint;
 use crate::proto::{
     self,
     local_door_server::{LocalDoor, LocalDoorServer},
@@ -15,11 +19,16 @@ use std::future::Future;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use tokio::net::UnixListener;
+use tokio_stream::Stream;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 use venice_rack::types::RackError;
+
+/// Bytes of records in one message.
+const MESSAGE_BYTES: usize = 1 << 20;
 
 /// The peer at the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,15 +44,22 @@ pub struct LocalPeer {
 /// The result of a call at the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalCredential {
-    /// Certificate, DER.
-    pub certificate: Vec<u8>,
-    /// Certificate of the authority, DER.
-    pub authority: Vec<u8>,
+    /// Certificate and authorities.
+    pub certified: Certified,
     /// `host:port` of the Monitor Node.
     pub monitor: String,
 }
 
-/// The calls at the socket. Write the method as `async fn`.
+/// Every record of a Monitor Node's store, of one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreRecords {
+    /// Fingerprint of the rack's authority.
+    pub authority: Fingerprint,
+    /// Keys and values.
+    pub records: Vec<(String, Vec<u8>)>,
+}
+
+/// The calls at the socket. Write the methods as `async fn`.
 pub trait LocalHandler: Send + Sync + 'static {
     /// Returns a certificate for the key of `request` (PKCS #10, DER).
     fn login(
@@ -51,6 +67,12 @@ pub trait LocalHandler: Send + Sync + 'static {
         peer: LocalPeer,
         request: Vec<u8>,
     ) -> impl Future<Output = Result<LocalCredential, RackError>> + Send;
+
+    /// Returns every record of the store, for root and the daemon's own user; `None`: this daemon
+    /// has no store.
+    fn records(&self) -> impl Future<Output = Option<Result<StoreRecords, RackError>>> + Send {
+        std::future::ready(None)
+    }
 }
 
 /// A bound socket. Dropping it removes its file.
@@ -156,25 +178,79 @@ struct Service<H> {
     handler: Arc<H>,
 }
 
+/// Returns the user at the other end of the socket.
+fn uid_of<T>(request: &Request<T>) -> Result<u32, Status> {
+    let peer = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
+    peer.map(|peer| peer.uid())
+        .ok_or_else(|| Status::unauthenticated("no peer credentials from the kernel"))
+}
+
+/// True for root and this process's own user.
+fn is_owner(uid: u32) -> bool {
+    uid == 0 || uid == Uid::effective().as_raw()
+}
+
+/// Splits records into messages that are far below the limit of a gRPC message; a larger record has
+/// one of its own.
+fn messages(
+    StoreRecords { authority, records }: StoreRecords,
+) -> Vec<Result<proto::RecordsResponse, Status>> {
+    let empty = || proto::RecordsResponse { authority: authority.0.to_vec(), records: Vec::new() };
+    let (mut all, mut next, mut bytes) = (Vec::new(), empty(), 0);
+    for (key, value) in records {
+        let length = key.len() + value.len();
+        if bytes + length > MESSAGE_BYTES && bytes > 0 {
+            all.push(Ok(std::mem::replace(&mut next, empty())));
+            bytes = 0;
+        }
+        bytes += length;
+        next.records.push(proto::StoreRecord { key, value });
+    }
+    all.push(Ok(next));
+    all
+}
+
 #[tonic::async_trait]
 impl<H: LocalHandler> LocalDoor for Service<H> {
+    type RecordsStream = Pin<Box<dyn Stream<Item = Result<proto::RecordsResponse, Status>> + Send>>;
+
+    async fn records(
+        &self,
+        request: Request<proto::RecordsRequest>,
+    ) -> Result<Response<Self::RecordsStream>, Status> {
+        let uid = uid_of(&request)?;
+        if !is_owner(uid) {
+            let why = "only root and the Monitor Node's own user read its records";
+            return Err(Status::permission_denied(why));
+        }
+        let Some(records) = self.handler.records().await else {
+            return Err(Status::unimplemented("an agent keeps no records"));
+        };
+        match &records {
+            Ok(_) => tracing::info!(target: AUDIT, by = uid, act = "read records", "done"),
+            Err(why) => {
+                tracing::warn!(target: AUDIT, by = uid, act = "read records", %why, "refused")
+            }
+        }
+        let records = messages(records.map_err(|error| rack_status(&error))?);
+        Ok(Response::new(Box::pin(tokio_stream::iter(records))))
+    }
+
     async fn enter(
         &self,
         request: Request<proto::EnterRequest>,
     ) -> Result<Response<proto::EnterResponse>, Status> {
-        let peer = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
-        let peer =
-            peer.ok_or_else(|| Status::unauthenticated("no peer credentials from the kernel"))?;
+        let uid = uid_of(&request)?;
         // Resolving user names may block, for example on a directory service.
-        let uid = peer.uid();
         let peer = tokio::task::spawn_blocking(move || peer_of(uid))
             .await
             .map_err(|error| Status::internal(error.to_string()))?
             .map_err(|error| Status::unavailable(format!("cannot look up user {uid}: {error}")))?;
         let issued = self.handler.login(peer, request.into_inner().request).await;
-        let LocalCredential { certificate, authority, monitor } =
-            issued.map_err(|error| rack_status(&error))?;
-        Ok(Response::new(proto::EnterResponse { certificate, authority, monitor }))
+        let LocalCredential { certified, monitor } = issued.map_err(|error| rack_status(&error))?;
+        let proto::CertificateResponse { certificate, authority, rotation } =
+            certified_out(certified);
+        Ok(Response::new(proto::EnterResponse { certificate, authority, monitor, rotation }))
     }
 }
 
@@ -186,11 +262,7 @@ fn peer_of(uid: u32) -> Result<LocalPeer, Errno> {
     };
     let name = user.map(|user| user.name).filter(|name| !name.is_empty());
     let name = name.or_else(|| (uid == 0).then(|| "root".to_owned()));
-    Ok(LocalPeer {
-        uid,
-        name: name.unwrap_or_else(|| uid.to_string()),
-        is_owner: uid == 0 || uid == Uid::effective().as_raw(),
-    })
+    Ok(LocalPeer { uid, name: name.unwrap_or_else(|| uid.to_string()), is_owner: is_owner(uid) })
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ pub(super) struct Peer {
     /// End of its certificate by the clock at connection time. A clock that jumps later ends no
     /// open connection: leases are renewed over it.
     pub(super) expires: Instant,
+    /// Version of the authorities by which it was judged.
+    pub(super) trust_version: u64,
 }
 
 impl Peer {
@@ -25,9 +27,10 @@ impl Peer {
         addr: SocketAddr,
         chain: Arc<[CertificateDer<'static>]>,
         info: Result<Arc<CertificateInfo>, NotAdmitted>,
+        trust_version: u64,
     ) -> Self {
         let left = info.as_ref().map_or(Duration::ZERO, |info| info.left());
-        Self { addr, chain, info, expires: Instant::now() + left }
+        Self { addr, chain, info, expires: Instant::now() + left, trust_version }
     }
 
     /// True if the certificate has expired since the connection was opened.
@@ -45,7 +48,8 @@ impl Peer {
     ) -> Self {
         let chain = [credential.certificate().clone()].into();
         let info = thought.map_or_else(|| Ok(Arc::new(credential.info().clone())), Err);
-        Self::new(([127, 0, 0, 1], 1).into(), chain, info)
+        let trust_version = credential.authorities().version();
+        Self::new(([127, 0, 0, 1], 1).into(), chain, info, trust_version)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::peer_identity::{Peer, peer};
 use super::refusals::{Reason, Refusals, Subject};
-use crate::identity::{CertificateInfo, Holder, IdentityError, NotAdmitted, Trust};
+use crate::identity::{CertificateInfo, Credential, Holder, IdentityError, NotAdmitted, Trust};
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::io;
@@ -29,13 +29,24 @@ impl TlsServer {
     /// # Errors
     /// [`IdentityError::Tls`].
     pub fn new(holder: Holder) -> Result<Arc<Self>, IdentityError> {
-        let trust = Trust::new(&holder.authority())?;
+        let trust = Trust::new(&holder.authorities())?;
         Ok(Arc::new(Self { holder, trust, refusals: Refusals::default() }))
     }
 
     /// Credential of the server.
     pub fn holder(&self) -> &Holder {
         &self.holder
+    }
+
+    /// Replaces the credential, and trusts its authorities. Open connections stay; a peer that is
+    /// trusted no more is refused at its next call.
+    ///
+    /// # Errors
+    /// [`IdentityError::Tls`]; the old credential then stays in use.
+    pub fn replace(&self, credential: Credential) -> Result<(), IdentityError> {
+        let authorities = credential.authorities().clone();
+        self.holder.replace(credential)?;
+        Ok(self.trust.set_authorities(&authorities)?)
     }
 
     /// Sets the revocations, effective at once, also for open connections.
@@ -135,6 +146,10 @@ impl TlsServer {
             Err(NotAdmitted::Expired(_) | NotAdmitted::NotYet(_)) => {
                 self.trust.verify(Some(&peer.chain), UnixTime::now()).map(Arc::new)
             }
+            // The authorities have changed since.
+            Ok(_) if peer.trust_version != self.trust.version() => {
+                self.trust.verify(Some(&peer.chain), UnixTime::now()).map(Arc::new)
+            }
             info => info.clone(),
         }
     }
@@ -194,13 +209,15 @@ impl TlsServer {
         chain: Option<&[CertificateDer<'static>]>,
     ) -> Peer {
         let chain: Arc<[_]> = chain.unwrap_or_default().iter().cloned().collect();
+        // Before the verdict: authorities that change meanwhile have it repeated.
+        let trust_version = self.trust.version();
         let info = self.trust.verify(Some(&chain), UnixTime::now()).map(Arc::new);
         if let Err(why) = &info
             && *why != NotAdmitted::NoCertificate
         {
             self.note(addr, why);
         }
-        Peer::new(addr, chain, info)
+        Peer::new(addr, chain, info, trust_version)
     }
 
     /// Counts a connection that was closed because too many of its address wait for their

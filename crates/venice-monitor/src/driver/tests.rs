@@ -28,7 +28,7 @@ async fn driver_of(dir: &std::path::Path, config: &MonitorConfig) -> Driver {
     let settings = config.settings();
     let core = MonitorCore::recover(settings, keys, 0, records);
     let donors = Donors::new(Login::held(holder), Duration::from_secs(1));
-    Driver::new(core, store, Clock::start(), donors, TrustState { door, authority }, 0)
+    Driver::new(core, store, Clock::start(), donors, TrustState { door, authority, version: 1 }, 0)
 }
 
 #[tokio::test]

@@ -56,6 +56,17 @@ impl Driver {
         }
     }
 
+    /// Answers those who read all records: with all changes so far, and no part of one.
+    pub(super) async fn answer_record_readers(&mut self) {
+        for reply in std::mem::take(&mut self.record_readers) {
+            let read = self.store.entries().await.map_err(|error| {
+                tracing::warn!(%error, "cannot read the records for a backup");
+                RackError::StoreFull(error.to_string())
+            });
+            let _ = reply.send(read);
+        }
+    }
+
     /// Handles an input while the store is full. Releases, deregistrations and revocations are
     /// started all the same.
     fn handle_without_room(&mut self, input: Input, why: &str) {
@@ -65,6 +76,7 @@ impl Driver {
             Input::Request(_, _, reply) => drop(reply.send(Err(refused()))),
             Input::Transfer(_, _, reply) => drop(reply.send(Err(refused()))),
             Input::Claim(_, _, reply) => drop(reply.send(Err(refused()))),
+            Input::Records(reply) => drop(reply.send(Err(refused()))),
             Input::Order(order, reply) if !order.is_rack_wide() => drop(reply.send(Err(refused()))),
             input => self.handle_input(input),
         }

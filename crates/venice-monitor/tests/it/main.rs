@@ -1,11 +1,13 @@
 //! A Monitor Node among agents, over loopback.
 
+mod backup;
 mod deaths;
 mod floods;
 mod kit;
 mod lending;
 mod mark;
 mod names;
+mod rotation;
 mod several;
 mod wire;
 

@@ -22,6 +22,14 @@ impl MonitorCore {
         self.rrt.iter().map(|(id, entry)| node_row(entry, granted(id), now_ns)).collect()
     }
 
+    /// Returns the version of the authorities that each node trusts; 0: unknown. Revoked nodes are
+    /// left out.
+    pub fn trust_versions(&self) -> Vec<(String, u64)> {
+        let members = self.rrt.iter().filter(|(_, entry)| !entry.record.is_revoked);
+        let version = |entry: &NodeEntry| entry.door.as_ref().map_or(0, |door| door.trust_version);
+        members.map(|(_, entry)| (entry.record.name.clone(), version(entry))).collect()
+    }
+
     /// Returns the Resource Registration Table, by node.
     pub fn resource_rows(&self) -> Vec<ResourceRow> {
         let rows_of = |entry: &NodeEntry| -> Vec<ResourceRow> {

@@ -18,6 +18,10 @@ const MAX_ADOPTED_NUMBER: u64 = 1 << 62;
 /// Most calls at a time that ask whether a node can be reached.
 const MAX_TRIED: usize = 64;
 
+/// Bound of the epochs that an agent may claim: no agent restarts as often, and a greater one would
+/// exhaust the numbers.
+const MAX_KEPT_EPOCH: u64 = 1 << 32;
+
 impl MonitorCore {
     /// Registers an agent. Answered by [`Action::ReplyRegister`], perhaps only after a
     /// [`Action::SendPing`] to the present holder of the name.
@@ -45,7 +49,14 @@ impl MonitorCore {
             }
             self.accept_again(now_ns, token, number, node);
         } else if is_free || self.is_gone(holder) {
-            self.accept(now_ns, token, Identity { node: number, epoch: epoch + 1 }, node);
+            // A store restored from a backup knows an earlier epoch than the agent has: it keeps its
+            // own, which its recipients know.
+            let is_later = |own: &Identity| {
+                own.node == number && (epoch + 1..MAX_KEPT_EPOCH).contains(&own.epoch)
+            };
+            let next = Identity { node: number, epoch: epoch + 1 };
+            let identity = node.previous.filter(is_later).unwrap_or(next);
+            self.accept(now_ns, token, identity, node);
         } else {
             self.ask_holder(token, number, node);
         }
@@ -55,7 +66,9 @@ impl MonitorCore {
     fn identity_of_newcomer(&self, node: &NodeRegistration) -> Identity {
         let fresh = Identity { node: self.rrt.fresh_number(), epoch: 1 };
         let usable = |old: &Identity| {
-            (1..u32::MAX).contains(&old.node.0) && old.epoch > 0 && self.rrt.get(old.node).is_none()
+            (1..u32::MAX).contains(&old.node.0)
+                && (1..MAX_KEPT_EPOCH).contains(&old.epoch)
+                && self.rrt.get(old.node).is_none()
         };
         node.previous.filter(usable).unwrap_or(fresh)
     }
@@ -218,7 +231,7 @@ impl MonitorCore {
         let is_draining = self.rrt.is_draining(identity.node);
         let revoked = self.revocation_news(revoked_version);
         let called_back = self.called_back_of(identity.node);
-        Ok(HeartbeatAck { peers, is_draining, called_back, revoked })
+        Ok(HeartbeatAck { peers, is_draining, called_back, revoked, trust_version: 0 })
     }
 
     /// Notes that the node lives.

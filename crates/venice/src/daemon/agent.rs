@@ -24,7 +24,8 @@ pub struct AgentArgs {
     /// TOML file with settings not given by flag or environment
     #[arg(long, value_name = "FILE", env = "VENICE_CONFIG")]
     config: Option<PathBuf>,
-    /// Name of the node, the same at every start [default: the host's name]
+    /// Name of the node, the same at every start [default: that of its certificate,
+    /// else the host's name]
     #[arg(long, value_name = "NAME", env = "VENICE_NODE_NAME", value_parser = crate::name::check)]
     name: Option<String>,
     /// Directory of the node's certificate, made by `venice join` [default:
@@ -213,7 +214,8 @@ fn configuration(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<Ag
     let config = merged(args, monitor)?;
     let lends_else = config.lend_blocks.0 > 0 || !config.offer.is_empty() || config.pool;
     if config.lend.0 == 0 && config.lend_dax.is_empty() && !lends_else {
-        let said = "nothing to lend: give --lend SIZE, for example 4GiB (or --lend-dax or --offer)";
+        let said = "nothing to lend: give --lend SIZE, for example 4GiB, or set lend in the --config file \
+                    (or lend_dax, or offer)";
         return Err(Usage(said.to_string()).into());
     }
     Ok(config)
@@ -223,9 +225,6 @@ fn configuration(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<Ag
 fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConfig> {
     let mut config: AgentConfig = config_file::read(args.config.as_deref())?;
     config.name = args.name.clone().unwrap_or(config.name);
-    if config.name.is_empty() {
-        config.name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    }
     config.identity = args.identity.clone().unwrap_or(config.identity);
     let socket = args.local_socket.clone().or(config.local_socket);
     config.local_socket = local_socket(socket, AGENT_SOCKET)?;
@@ -263,7 +262,7 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
     config.keep_free = args.keep_free.or(config.keep_free);
     config.take_back_after_s = args.take_back_after_s.unwrap_or(config.take_back_after_s);
     config.prepare_timeout_s = args.prepare_timeout_s.unwrap_or(config.prepare_timeout_s);
-    Ok(config)
+    Ok(config.with_joined())
 }
 
 fn told(error: AgentError) -> anyhow::Error {
@@ -337,15 +336,29 @@ mod tests {
     }
 
     #[test]
-    fn name_defaults_to_hostname() {
-        let config = configured(&["--lend", "32MiB"], None).unwrap();
-        assert!(!config.name.is_empty());
+    fn joined_agent_needs_no_address() {
+        let temp = tempfile::tempdir().unwrap();
+        let (authority, own) = (temp.path().join("authority"), temp.path().join("own"));
+        let words = ["--lend", "32MiB", "--identity", own.to_str().unwrap()];
+        let host = configured(&words, None).unwrap();
+        assert!(!host.name.is_empty());
+        assert_eq!(host.monitor, "127.0.0.1:7470");
+        let authority = venice_control::identity::Authority::create(&authority).unwrap();
+        let node7 = venice_control::Caller::Node("node7".into());
+        authority.credential(&node7).unwrap().save(&own).unwrap();
+        venice_agent::record_monitor(&own, "10.0.0.1:7470").unwrap();
+        let joined = configured(&words, None).unwrap();
+        assert_eq!((&*joined.name, &*joined.monitor), ("node7", "10.0.0.1:7470"));
+        let told = configured(&[&words[..], &["--name", "a"]].concat(), Some("b:1")).unwrap();
+        assert_eq!((&*told.name, &*told.monitor), ("a", "b:1"));
     }
 
     #[test]
     fn example_file_parses() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/examples/agent.toml");
-        let config = configured(&["--config", path], None).unwrap();
-        assert_eq!(config.lend, ByteSize(64 << 30));
+        let refused = configured(&["--config", path], None).unwrap_err();
+        assert!(refused.to_string().contains("nothing to lend"), "{refused}");
+        let config = configured(&["--config", path, "--lend", "1GiB"], None).unwrap();
+        assert_eq!(config.shm_socket, Some("/run/venice-agent/shm.sock".into()));
     }
 }

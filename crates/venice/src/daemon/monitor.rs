@@ -24,7 +24,8 @@ pub struct MonitorArgs {
     /// TOML file with settings not given by flag or environment
     #[arg(long, value_name = "FILE", env = "VENICE_CONFIG")]
     config: Option<PathBuf>,
-    /// Address to listen on; port 0 takes a free one [default: 127.0.0.1:7470]
+    /// Address to listen on; port 0 takes a free one [default: the address given to
+    /// `venice init`, else 127.0.0.1:7470]
     #[arg(long, value_name = "ADDR", env = "VENICE_LISTEN", value_parser = crate::host_port::check)]
     listen: Option<String>,
     /// Directory of the authority's keys and the tables [default: /var/lib/venice/monitor]

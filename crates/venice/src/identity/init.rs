@@ -20,7 +20,7 @@ use venice_cli::terminal;
 pub const HELP: &str = "\
 EXAMPLES:
   venice init --address 10.0.0.1:7470         on the future Monitor Node
-  venice monitor --listen 10.0.0.1:7470       start it there
+  venice monitor                              start it there, at that address
   venice join TOKEN                           on the first machine, with the token printed
   venice token new                            for each further one
 
@@ -102,9 +102,11 @@ pub fn execute(args: &InitArgs) -> anyhow::Result<i32> {
     }
     terminal::say(format!(
         "A new rack: its authority is in {}, fingerprint {}.\n\
-         Start its Monitor Node:     venice monitor --listen {} --state-dir {}\n\
-         On its first machine:       venice join {}",
-        made.state_dir, made.authority, made.address, made.state_dir, made.token
+         Start its Monitor Node:     venice monitor --state-dir {} (as a service: systemctl enable --now \
+         venice-monitor)\n\
+         On its first machine:       venice join {}\n\
+         Then back its key up:       venice backup FILE",
+        made.state_dir, made.authority, made.state_dir, made.token
     ))?;
     if let Some(store) = &made.store {
         terminal::say(format!(

@@ -76,6 +76,7 @@ pub fn execute(args: &JoinArgs) -> anyhow::Result<i32> {
              again with the same token, which stays valid for this machine until it expires"
         ))
     })?;
+    venice_agent::record_monitor(&args.identity, &token.monitor)?;
     remove_join_key(&args.identity)?;
     let joined = Joined {
         node: name,
@@ -120,14 +121,14 @@ fn ask(token: &JoinToken, name: &str, dir: &Path) -> anyhow::Result<Credential> 
 }
 
 fn next_steps(joined: &Joined) -> String {
-    let Joined { node, monitor, identity, .. } = joined;
+    let Joined { node, identity, .. } = joined;
     let folder = match identity == venice_agent::IDENTITY_DIR {
         true => String::new(),
         false => format!(" --identity {identity}"),
     };
     format!(
-        "Start its agent: venice agent --name {node} --monitor {monitor}{folder} --lend SIZE\nA \
-         running agent of {node} in the same rack loads the new certificate by itself once its own is \
+        "Start its agent: venice agent{folder} --lend SIZE (or, as a service: set lend in \
+         /etc/venice/agent.toml, then systemctl enable --now venice-agent)\nA running agent of {node} in the same rack loads the new certificate by itself once its own is \
          refused; any other agent needs a restart."
     )
 }

@@ -3,6 +3,7 @@
 mod init;
 mod join;
 mod node;
+mod rotate;
 mod show;
 mod token;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 pub use init::{HELP as HELP_INIT, InitArgs, execute as init};
 pub use join::{HELP as HELP_JOIN, JoinArgs, execute as join};
 pub use node::{HELP as HELP_NODE, NodeCommand, execute as node};
+use rotate::execute as rotate;
 pub use show::{HELP as HELP_IDENTITY, IdentityArgs, execute as show};
 pub use token::{HELP as HELP_TOKEN, TokenCommand, execute as token};
 

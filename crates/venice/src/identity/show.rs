@@ -1,13 +1,14 @@
 //! `venice identity`: the caller's identity, revoked nodes and refused callers.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use venice_control::client::MonitorIdentity;
 use venice_control::identity::CertificateInfo;
 use venice_control::{RefusedCounts, Revocation};
 use venice_recipient::local_rack::access;
 
-use crate::certificate_text::{left, refused_text};
+use super::rotate::{HELP as HELP_ROTATE, RotateArgs};
+use crate::certificate_text::{ago, left, refused_text};
 use crate::rack;
 use crate::registry::{self, block_on, told};
 use venice_cli::terminal;
@@ -16,15 +17,27 @@ use venice_cli::terminal;
 pub const HELP: &str = "\
 EXAMPLES:
   venice identity                             own identity, revocations and refusals
-  venice identity --json | jq .refused";
+  venice identity --json | jq .refused
+  venice identity rotate                      another authority for the rack";
 
 /// `venice identity`
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct IdentityArgs {
+    #[command(subcommand)]
+    what: Option<IdentityCommand>,
     /// Print an object: you, expires_s, authority, monitor_expires_s (seconds since 1970), refused
-    /// (counts by reason), revoked (node, until_ms)
+    /// (counts by reason), revoked (node, until_ms), rotation (former, begun_ms, not_renewed) or null
     #[arg(long)]
     json: bool,
+}
+
+/// `venice identity ...`
+#[derive(Subcommand, Debug)]
+enum IdentityCommand {
+    /// Rotate the rack's authority
+    #[command(after_help = HELP_ROTATE)]
+    Rotate(RotateArgs),
 }
 
 #[derive(Serialize)]
@@ -35,10 +48,21 @@ struct Shown {
     monitor_expires_s: u64,
     refused: RefusedCounts,
     revoked: Vec<Revocation>,
+    rotation: Option<Rotation>,
 }
 
-/// Shows the identity.
+#[derive(Serialize)]
+struct Rotation {
+    former: String,
+    begun_ms: u64,
+    not_renewed: Vec<String>,
+}
+
+/// Shows the identity, or rotates the authority.
 pub fn execute(args: &IdentityArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
+    if let Some(IdentityCommand::Rotate(rotate)) = &args.what {
+        return super::rotate(rotate, monitor);
+    }
     let addr = rack::monitor_address(monitor)?;
     let (said, monitor): (CertificateInfo, MonitorIdentity) = block_on(async {
         let access = access(&addr);
@@ -52,6 +76,11 @@ pub fn execute(args: &IdentityArgs, monitor: Option<&str>) -> anyhow::Result<i32
         monitor_expires_s: monitor.expires_s,
         refused: monitor.refused,
         revoked: monitor.revoked,
+        rotation: monitor.former.map(|former| Rotation {
+            former: former.to_string(),
+            begun_ms: monitor.rotated_ms,
+            not_renewed: monitor.not_renewed,
+        }),
     };
     if args.json {
         return terminal::say_json(&shown).map(|()| 0);
@@ -71,5 +100,15 @@ pub fn execute(args: &IdentityArgs, monitor: Option<&str>) -> anyhow::Result<i32
         shown.authority,
         refused_text(&shown.refused),
     ))?;
+    if let Some(Rotation { former, begun_ms, not_renewed }) = &shown.rotation {
+        let nodes = match not_renewed.is_empty() {
+            true => "every node has renewed".to_owned(),
+            false => format!("not renewed: {}", not_renewed.join(", ")),
+        };
+        terminal::say(format!(
+            "rotation    begun {}, the former authority is {former}; {nodes}",
+            ago(begun_ms / 1000)
+        ))?;
+    }
     Ok(0)
 }

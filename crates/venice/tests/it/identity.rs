@@ -99,7 +99,7 @@ fn invalid_credentials_are_refused_and_counted() {
     let other = Authority::create(temp.path()).unwrap();
     let key = KeyPem::generate().unwrap();
     let certificate = other.answer(&user(true), &key.request().unwrap()).unwrap();
-    let foreign = Credential::new(certificate, authority.certificate().clone(), key).unwrap();
+    let foreign = Credential::new(certificate, authority.authorities().clone(), key).unwrap();
     rack.expect_refused(held(foreign), "another rack");
     assert_eq!(rack.refused("foreign"), 1);
 
@@ -173,8 +173,8 @@ fn token_is_single_use_revoked_node_rejoins() {
     let vouched = rack.runtime.block_on(async {
         let mut gate = EnrolmentClient::connect(&rack.access(guest())).await.unwrap();
         let certified = gate.certify_user((7, "eve".into()), vouched.request().unwrap()).await;
-        let (certificate, authority) = certified.unwrap();
-        Credential::new(certificate.into(), authority.into(), vouched).unwrap()
+        let certified = certified.unwrap();
+        Credential::new(certified.certificate.into(), certified.authorities, vouched).unwrap()
     });
     let vouched = held(vouched);
     assert_eq!(rack.ask(vouched.clone()).unwrap(), 1);
@@ -287,4 +287,58 @@ fn program_uses_its_racks_socket() {
     assert_eq!(other.ask(login).unwrap(), 1);
     let refused = one.ask(Login::at_sockets(vec![socket(&other)]));
     assert!(matches!(refused, Err(ControlError::WrongPeer { .. })), "{refused:?}");
+}
+
+#[test]
+fn rotated_authority_refuses_former_one() {
+    let rack = Rack::new();
+    let place = &rack.place;
+    let user =
+        Caller::User(User { node: "node1".into(), uid: 0, name: "root".into(), is_admin: true });
+    let before = rack.authority();
+    let old = held(before.credential(&user).unwrap());
+    let tokens: Vec<String> =
+        (0..2).map(|_| place.venice(&["token", "new"]).expect(0).out.trim().to_owned()).collect();
+    let join = |token: &str, name: &str| {
+        let dir = place.file(name).display().to_string();
+        place.venice(&["join", "--name", name, "--identity", &dir, token])
+    };
+    let rotation = || place.venice(&["identity", "--json"]).expect(0).json()["rotation"].clone();
+    assert!(rotation().is_null());
+
+    let refused = place.venice(&["identity", "rotate", "--finish"]).expect(1);
+    assert!(refused.complaint().contains("begin with"), "{refused:?}");
+    let begun = place.venice(&["identity", "rotate", "--json"]).expect(0).json();
+    assert_eq!(begun["authority"], rack.authority().fingerprint().to_string());
+    wait_until("the node has renewed", || {
+        let now = place.venice(&["identity", "--json"]);
+        now.code() == 0 && now.json()["rotation"]["not_renewed"] == serde_json::json!([])
+    });
+    assert_eq!(rotation()["former"], before.fingerprint().to_string());
+    // Both authorities are good, in both directions.
+    assert_eq!(rack.ask(old.clone()).unwrap(), 1);
+    assert_eq!(rack.ask(rack.login(user.clone())).unwrap(), 1);
+    join(&tokens[0], "early").expect(0);
+    let again = place.venice(&["identity", "rotate"]).expect(1);
+    assert!(again.complaint().contains("--finish"), "{again:?}");
+
+    let between = rack.login(user.clone());
+    let early = place.venice(&["identity", "rotate", "--finish"]).expect(1);
+    assert!(early.complaint().contains("programs may still hold"), "{early:?}");
+    place.venice(&["identity", "rotate", "--finish", "--force"]).expect(0);
+    wait_until("the Monitor Node has the authority alone", || {
+        let now = place.venice(&["identity", "--json"]);
+        now.code() == 0 && now.json()["rotation"].is_null()
+    });
+    assert_eq!(rack.ask(between).unwrap(), 1);
+    assert!(matches!(rack.ask(old), Err(ControlError::WrongPeer { .. })));
+    // One that trusts the new authority and shows a certificate of the former one.
+    let key = KeyPem::generate().unwrap();
+    let certificate = before.answer(&user, &key.request().unwrap()).unwrap();
+    let present = rack.authority().authorities().clone();
+    let forged = Credential::new(certificate, present, key).unwrap();
+    rack.expect_refused(held(forged), "another rack");
+    join(&tokens[1], "late").expect(1);
+    // The agent goes on.
+    place.venice(&["get", "memory=16MiB", "--", "true"]).expect(0);
 }

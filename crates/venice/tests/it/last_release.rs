@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{Daemon, Place, Said, exists, finish, skipped, wait_until};
+use crate::common::{Daemon, Place, Said, exists, finish, is_root, skipped, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use venice_testkit::process::ChildGuard;
@@ -187,4 +187,88 @@ fn upgrade_keeps_grants_and_quotas() {
     rack.start_monitor(Release::This, "127.0.0.1:0");
     let again = rack.ask(Release::This, &["quota", "list", "--json"]).expect(0).json();
     assert_eq!(again["users"][0], quotas["users"][0], "the quota of ada");
+}
+
+/// Writes its memory, checks it until told to stop, and says so.
+const PROGRAM: &str = "
+import os, sys, time
+data = bytearray(48 << 20)
+pages = range(0, len(data), 4096)
+for at in pages: data[at:at + 8] = at.to_bytes(8, 'little')
+open(sys.argv[1] + '/ready', 'w').close()
+while not os.path.exists(sys.argv[1] + '/stop'):
+    for at in pages: assert data[at:at + 8] == at.to_bytes(8, 'little'), at
+    time.sleep(0.1)
+print('every byte right')
+";
+
+impl Rack {
+    /// Starts the agent of a node of 128 MiB that has joined.
+    fn start_node(&self, release: Release, name: &str, identity: &str) -> Daemon {
+        let monitor = ["--monitor", &self.addr, "--identity", identity];
+        let words = ["agent", "--name", name, "--lend", "128MiB", "--local-socket", "none"];
+        let agent = self.start(release, name, &[&words[..], &monitor].concat());
+        wait_until("the node is up", || {
+            let said = self.ask(self.release, &["nodes", "--json"]);
+            let is_up = |row: &Value| row["name"] == name && row["state"] == "up";
+            said.code() == 0 && said.json().as_array().unwrap().iter().any(is_up)
+        });
+        agent
+    }
+
+    fn donors(&self) -> Vec<String> {
+        let name = |row: &Value| row["donor"].as_str().unwrap().to_owned();
+        self.grants().iter().filter(|row| row["state"] == "committed").map(name).collect()
+    }
+}
+
+/// The order of the page Upgrade: the Monitor Node, each node, then programs.
+#[test]
+fn program_runs_through_upgrade() {
+    let test = "program_runs_through_upgrade";
+    if !is_root() {
+        return skipped(test, "root");
+    }
+    let Some(mut rack) = Rack::found(test, Release::Last) else { return };
+    let addr = rack.addr.clone();
+    let names = ["one", "two"];
+    let identities = names.map(|name| rack.place.join(name, &addr));
+    let mut agents: Vec<Daemon> = Vec::new();
+    for (name, identity) in names.iter().zip(&identities) {
+        agents.push(rack.start_node(Release::Last, name, identity));
+    }
+    let folder = rack.file("");
+    let run = ["--monitor", &addr, "run", "--local", "16MiB", "--remote", "64MiB"];
+    let run = [&run[..], &["--port", "udp", "--mode", "paged", "--", "python3", "-c"]].concat();
+    let mut program =
+        rack.start(Release::Last, "program", &[&run[..], &[PROGRAM, &folder]].concat());
+    let ready = rack.place.file("ready");
+    let mut expect_running = |rack: &Rack| {
+        let ended = program.0.try_wait().unwrap();
+        assert!(ended.is_none(), "{ended:?}: {}", rack.log("program"));
+    };
+    wait_until("the program uses its memory", || {
+        expect_running(&rack);
+        exists(&ready)
+    });
+
+    rack.stop_monitor();
+    rack.start_monitor(Release::This, &addr);
+    wait_until("the new Monitor Node knows the grants", || !rack.donors().is_empty());
+    for (at, name) in names.into_iter().enumerate() {
+        rack.ask(Release::This, &["drain", name]).expect(0);
+        expect_running(&rack);
+        assert!(!rack.donors().contains(&name.to_owned()), "{name} is drained");
+        assert_eq!(agents[at].stop(Signal::TERM), Some(0));
+        agents[at] = rack.start_node(Release::This, name, &identities[at]);
+        rack.ask(Release::This, &["drain", "--undo", name]).expect(0);
+        expect_running(&rack);
+    }
+    // A program of this release beside the one of the last.
+    let get = ["get", "memory=16MiB", "--", "true"];
+    rack.ask(Release::This, &get).expect(0);
+    fs::write(rack.place.file("stop"), "").unwrap();
+    wait_until("the program has ended", || program.0.try_wait().unwrap().is_some());
+    assert!(rack.log("program").contains("every byte right"), "{}", rack.log("program"));
+    wait_until("all is given back", || rack.grants().is_empty());
 }

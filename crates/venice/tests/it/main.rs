@@ -2,6 +2,7 @@
 
 mod accelerators;
 mod audit;
+mod backup;
 mod bandwidth;
 mod bench_monitor;
 mod bench_placement;
@@ -17,10 +18,12 @@ mod forecast;
 mod full_disk;
 mod hosts;
 mod identity;
+mod kubernetes;
 mod last_release;
 mod mailboxes;
 mod namespaces;
 mod out_of_memory_in_guest;
+mod packages;
 mod packaging;
 mod partitions;
 mod placement;

@@ -26,6 +26,7 @@ mod limits;
 mod memory_devices;
 mod opencl;
 mod opencl_moves;
+mod operations;
 mod over_relays;
 mod over_udp;
 mod over_verbs;

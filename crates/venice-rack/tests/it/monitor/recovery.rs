@@ -42,3 +42,37 @@ fn recovery_aborts_unfinished_handshake() {
     let (_, fresh) = rack.ask(S, 2, 1).remove(0);
     assert!(fresh.grant > asked[1]);
 }
+
+/// A backup is older than the epoch of an agent that has gone on.
+#[test]
+fn restored_store_keeps_later_epoch() {
+    let mut rack = Rack::new(&[]);
+    rack.core.handle_register(0, Token(1), registration("node1", 1));
+    let actions = rack.actions();
+    let records: Vec<_> = actions.iter().filter_map(stored).flatten().collect();
+    let number = registered(actions).unwrap().identity.node;
+
+    let secret = venice_wire::NodeSecret([7; 32]);
+    let again = |own: Identity| {
+        let keys = Box::new(CountingKeys(100));
+        let core = MonitorCore::recover(settings(), keys, S, records.clone());
+        let mut rack = Rack { core, keys: BTreeMap::new() };
+        rack.core.handle_timeout(100 * S);
+        let known = NodeRegistration {
+            previous: Some(own),
+            secret: Some(secret),
+            ..registration("node1", 9)
+        };
+        rack.core.handle_register(100 * S, Token(2), known);
+        registered(rack.actions()).unwrap()
+    };
+    let later = again(Identity { node: number, epoch: 5 });
+    assert_eq!((later.identity.epoch, later.secret), (5, Some(secret)));
+    for other in [
+        Identity { node: number, epoch: 1 },
+        Identity { node: number, epoch: u64::MAX },
+        Identity { node: NodeId(number.0 + 1), epoch: 5 },
+    ] {
+        assert_eq!(again(other).identity, Identity { node: number, epoch: 2 }, "{other:?}");
+    }
+}
