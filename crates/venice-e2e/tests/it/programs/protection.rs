@@ -235,7 +235,10 @@ fn attacker_without_key_does_no_harm() {
         assert_eq!(counts(agent).iter().all(|count| *count > 0), is_target, "{agent}");
     }
     let sheet = String::from_utf8(rack.venice(&["status"]).stdout).unwrap();
-    assert!(sheet.contains("warning: datagrams dropped since the agents started: node1"), "{sheet}");
+    assert!(
+        sheet.contains("warning: datagrams dropped since the agents started: node1"),
+        "{sheet}"
+    );
 
     client.shut_down();
     server.finish(LIMIT).expect_code(0);
