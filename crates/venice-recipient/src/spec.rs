@@ -38,7 +38,7 @@ pub struct MemorySpec {
     /// Bytes to request by default, or the rack's free memory if that is less.
     pub default_bytes: u64,
     /// Copies of each slab, on different donors; `None`: two, or one where the rack has no room for
-    /// two ([`Loan::is_short`](crate::Loan::is_short)).
+    /// two ([`Loan::shortage`](crate::Loan::shortage)).
     pub copies: Option<u32>,
     /// The coding, instead of copies; `None`: none.
     pub coding: Option<Coding>,
