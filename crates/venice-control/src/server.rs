@@ -25,6 +25,7 @@ mod short_lived;
 mod tls_server;
 
 pub use agent::{AgentHandler, serve_agent};
+pub use connection_limiter::ConnectionCounts;
 pub use enrolment::{EnrolmentHandler, NewToken, Shown, TokenRow};
 pub use listen::{ServeError, bind};
 pub use local::{LocalCredential, LocalHandler, LocalPeer, LocalSocket, admit_group, allow_group};

@@ -12,6 +12,7 @@ use crate::inputs::{
     Report, TransferAnswer,
 };
 use crate::log::{log, log_granted, log_refused};
+use crate::metrics::{Counters, Snapshot};
 use crate::records::RecordStore;
 use crate::tenure::Tenure;
 use crate::trust::TrustState;
@@ -59,6 +60,7 @@ pub(crate) struct Driver {
     tenure: Tenure,
     /// Longest lifetime of a certificate, in milliseconds.
     certificate_life_ms: u64,
+    counters: Arc<Counters>,
     inputs: mpsc::Receiver<Input>,
     /// Reports, ahead of all other inputs, and the time.
     heard: mpsc::Receiver<Heard>,
@@ -73,6 +75,7 @@ impl Driver {
         donors: Donors,
         trust: TrustState,
         certificate_life_ms: u64,
+        counters: Arc<Counters>,
     ) -> Self {
         trust.revoke(core.revocations());
         let tenure = store.shared().map_or_else(Tenure::for_ever, |it| it.membership().tenure());
@@ -92,6 +95,7 @@ impl Driver {
             trust,
             tenure,
             certificate_life_ms,
+            counters,
             // Placeholders until `run`.
             inputs: mpsc::channel(1).1,
             heard: mpsc::channel(1).1,
@@ -169,6 +173,7 @@ impl Driver {
     /// count against the nodes: their reports come the same way as the ticks.
     fn tick(&mut self) {
         let missed = self.clock.tick();
+        self.counters.note_stall(missed);
         if missed >= LONG_STALL {
             tracing::warn!(?missed, "stalled: nodes have that much longer to report");
         }
@@ -331,6 +336,18 @@ impl Driver {
             Listing::Links(reply) => drop(reply.send(self.core.link_rows())),
             Listing::Tokens(reply) => drop(reply.send(self.core.tokens(wall_ms()))),
             Listing::Revocations(reply) => drop(reply.send(self.core.revocations().list())),
+            Listing::Snapshot(reply) => drop(reply.send(self.snapshot(now_ns))),
+            Listing::Obstacle(reply) => drop(reply.send(None)),
+        }
+    }
+
+    fn snapshot(&self, now_ns: u64) -> Snapshot {
+        Snapshot {
+            nodes: self.core.node_rows(now_ns),
+            resources: self.core.resource_rows(),
+            grants: self.core.grant_rows(now_ns),
+            queue: self.core.queue_rows(now_ns),
+            links: self.core.link_rows(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The driver's inputs, and the calls that await an answer.
 
+use crate::metrics::Snapshot;
 use tokio::sync::oneshot;
 use venice_control::{
     AllocationPlan, AllocationRequest, Asked, ClaimRequest, ForecastRow, Grant, GrantRow,
@@ -124,6 +125,10 @@ pub(crate) enum Listing {
     Links(Reply<Vec<LinkRow>>),
     Tokens(Reply<Vec<JoinTokenRecord>>),
     Revocations(Reply<Vec<Revocation>>),
+    /// The tables of one moment, for metrics.
+    Snapshot(Reply<Snapshot>),
+    /// The reason why the Monitor Node makes no changes, if it does not.
+    Obstacle(Reply<Option<String>>),
 }
 
 /// A call that awaits an answer. Its input is kept: it is repeated if the answer turns out to rest

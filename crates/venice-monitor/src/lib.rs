@@ -17,7 +17,9 @@ mod init;
 mod inputs;
 mod keys;
 mod log;
+mod metrics;
 mod migration;
+mod observed;
 mod owner_record;
 mod peers;
 mod records;
@@ -29,19 +31,22 @@ mod store_choice;
 mod tenure;
 mod trust;
 
-pub use config::{MonitorConfig, OnReady};
+pub use config::{MonitorConfig, MonitorReady, OnReady};
 pub use error::MonitorError;
 pub use init::init;
 pub use store_choice::{STORE_CHOICE_FILE, StoreChoice};
 
 use heartbeat_server::HeartbeatServer;
+use observed::Observed;
 use session::Session;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use venice_control::Caller;
 use venice_control::identity::{Authority, Holder};
 use venice_control::server::{TlsServer, bind};
+use venice_observe::MetricsServer;
 use venice_store::{EtcdLocation, EtcdStore, StoreLocation};
 
 /// Pause before a failed session is started again.
@@ -70,13 +75,26 @@ pub async fn run(
     // A taken address fails before any wait.
     let listener = bind(&config.listen).await?;
     let addr = listener.local_addr().map_err(MonitorError::Listener)?;
+    let metrics = match &config.metrics {
+        Some(metrics) => Some(MetricsServer::bind(metrics).await?),
+        None => None,
+    };
     let mut listener = Some(listener);
     let authority = Authority::open(&config.identity_dir())?.with_lifetimes(config.lifetimes());
     let authority = Arc::new(authority);
     let holder = Holder::new(authority.credential(&Caller::Monitor)?)?;
     let door = TlsServer::new(holder.clone())?;
     let heartbeat_server = HeartbeatServer::start().map_err(MonitorError::Threads)?;
-    let mut session = Session { config, addr, authority, holder, door, heartbeat_server };
+    let metrics_addr = metrics.as_ref().map(MetricsServer::addr);
+    let observed = Arc::new(Observed::new(Arc::clone(&door)));
+    // In a set, so that it ends when this future does.
+    let mut observing = JoinSet::new();
+    if let Some(metrics) = metrics {
+        observing.spawn(metrics.serve(Arc::clone(&observed)));
+    }
+    let ready = MonitorReady { addr, metrics_addr };
+    let mut session =
+        Session { config, ready, authority, holder, door, heartbeat_server, observed };
     let mut shutdown = std::pin::pin!(shutdown);
     let etcd = match location {
         StoreLocation::File(_) => None,
@@ -111,6 +129,9 @@ pub async fn run(
             }
             Err(error) => Err(error),
         };
+        if let Err(error) = &ended {
+            session.observed.note_away(&error.to_string());
+        }
         match ended {
             Err(error) if has_served && etcd.is_some() && error.is_passing() => {
                 // A lasting error is logged once.

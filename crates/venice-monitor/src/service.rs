@@ -46,11 +46,19 @@ impl Service {
         self.ask(|reply| Input::Order(order, reply)).await.unwrap_or_else(stopping)
     }
 
+    /// Queries a table; `None` when the Monitor Node is stopping.
+    pub(crate) async fn listed<T>(
+        &self,
+        listing: impl FnOnce(oneshot::Sender<T>) -> Listing,
+    ) -> Option<T> {
+        self.ask(|reply| Input::List(listing(reply))).await
+    }
+
     pub(crate) async fn list<T>(
         &self,
         listing: impl FnOnce(oneshot::Sender<Vec<T>>) -> Listing,
     ) -> Vec<T> {
-        self.ask(|reply| Input::List(listing(reply))).await.unwrap_or_default()
+        self.listed(listing).await.unwrap_or_default()
     }
 }
 
@@ -134,7 +142,7 @@ impl MonitorHandler for Service {
     }
 
     async fn quotas(&self) -> QuotaTable {
-        self.ask(|reply| Input::List(Listing::Quotas(reply))).await.unwrap_or_default()
+        self.listed(Listing::Quotas).await.unwrap_or_default()
     }
 
     async fn nodes(&self) -> Vec<NodeRow> {

@@ -2,7 +2,7 @@
 //! these arrive.
 
 use crate::clock::Clock;
-use crate::config::MonitorConfig;
+use crate::config::{MonitorConfig, MonitorReady};
 use crate::donors::Donors;
 use crate::driver::Driver;
 use crate::error::MonitorError;
@@ -10,6 +10,7 @@ use crate::file_store::FileStore;
 use crate::heartbeat_server::HeartbeatServer;
 use crate::inputs::Input;
 use crate::keys::SystemKeys;
+use crate::observed::Observed;
 use crate::owner_record::Claim;
 use crate::records::RecordStore;
 use crate::renewal;
@@ -18,7 +19,6 @@ use crate::shared_store::SharedStore;
 use crate::tenure::Tenure;
 use crate::trust::TrustState;
 use std::future::Future;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -42,11 +42,12 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// State that all sessions share.
 pub(crate) struct Session {
     pub(crate) config: MonitorConfig,
-    pub(crate) addr: SocketAddr,
+    pub(crate) ready: MonitorReady,
     pub(crate) authority: Arc<Authority>,
     pub(crate) holder: Holder,
     pub(crate) door: Arc<TlsServer>,
     pub(crate) heartbeat_server: HeartbeatServer,
+    pub(crate) observed: Arc<Observed>,
 }
 
 impl Session {
@@ -70,7 +71,7 @@ impl Session {
         Ok(Claim {
             authority: self.authority.fingerprint(),
             identity: self.config.identity_dir(),
-            addr: self.addr.to_string(),
+            addr: self.ready.addr.to_string(),
             store: self.config.store_location()?.to_string(),
         })
     }
@@ -82,7 +83,7 @@ impl Session {
         (store, records): (RecordStore, Vec<Record>),
         shutdown: &mut Pin<&mut (impl Future<Output = ()> + Send)>,
     ) -> Result<(), MonitorError> {
-        let (addr, count) = (self.addr, records.len());
+        let (addr, count) = (self.ready.addr, records.len());
         let peer_tasks = PeerTasks::of(&store);
         let mut tasks = JoinSet::new();
         let (inputs, received) = mpsc::channel(INPUT_QUEUE);
@@ -100,10 +101,14 @@ impl Session {
         let stopped = async { drop(stopped.await) };
         let (door, nodes) = (Arc::clone(&self.door), self.heartbeat_server.handle());
         let nodes = (nodes, self.config.user_calls);
-        let serving = serve_monitor(listener, door, service, nodes, stopped);
+        let serving = serve_monitor(listener, door, Arc::clone(&service), nodes, stopped);
         let mut serving = std::pin::pin!(serving);
         tracing::info!(%addr, records = count, "the Monitor Node listens");
-        std::mem::take(&mut self.config.on_ready).call(addr);
+        if let Some(addr) = self.ready.metrics_addr {
+            tracing::info!(%addr, "metrics and health are served, at /metrics, /healthz, /readyz");
+        }
+        self.observed.note_serving(&service);
+        std::mem::take(&mut self.config.on_ready).call(self.ready);
         tokio::select! {
             served = &mut serving => served?,
             () = tenure.over() => return Err(MonitorError::CutOff),
@@ -141,7 +146,8 @@ impl Session {
         let (door, authority) = (Arc::clone(&self.door), Arc::clone(&self.authority));
         let trust = TrustState { door, authority };
         let life_ms = self.config.longest_life_ms();
-        Ok(Driver::new(core, store, clock, donors, trust, life_ms))
+        let counters = Arc::clone(&self.observed.counters);
+        Ok(Driver::new(core, store, clock, donors, trust, life_ms, counters))
     }
 
     /// Starts the background tasks.

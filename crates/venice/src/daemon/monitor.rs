@@ -6,14 +6,14 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::Args;
 use venice_control::Policy;
-use venice_monitor::{MonitorConfig, MonitorError, OnReady};
+use venice_monitor::{MonitorConfig, MonitorError, MonitorReady, OnReady};
 use venice_ports::set_time_slice;
 
 use super::detach::DetachArgs;
 use super::local_socket::{local_socket, make_socket_dir};
 use super::monitor_settings::MonitorSettings;
 use super::store_args::StoreArgs;
-use super::{Ready, config_file, run_daemon};
+use super::{ObserveArgs, Ready, config_file, run_daemon};
 use venice_cli::failure::Usage;
 use venice_cli::log::start_log;
 use venice_recipient::local_rack::MONITOR_SOCKET;
@@ -76,6 +76,8 @@ pub struct MonitorArgs {
     #[command(flatten)]
     settings: MonitorSettings,
     #[command(flatten)]
+    observe: ObserveArgs,
+    #[command(flatten)]
     detach: DetachArgs,
 }
 
@@ -86,8 +88,12 @@ pub fn execute(args: &MonitorArgs) -> anyhow::Result<i32> {
     start_log()?;
     make_socket_dir(config.local_socket.as_deref())?;
     let detach = args.detach.clone();
-    config.on_ready = OnReady::new(move |addr| {
-        detach.tell_ready(&Ready { addr: Some(addr.to_string()), ..Ready::default() });
+    config.on_ready = OnReady::new(move |ready: MonitorReady| {
+        detach.tell_ready(&Ready {
+            addr: Some(ready.addr.to_string()),
+            metrics_addr: ready.metrics_addr.map(|addr| addr.to_string()),
+            ..Ready::default()
+        });
     });
     run_daemon(answer_soon, async |shutdown| {
         venice_monitor::run(config, shutdown).await.map_err(told)
@@ -123,6 +129,7 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     config.user_waiting = args.user_waiting.unwrap_or(config.user_waiting);
     config.waiting = args.waiting.unwrap_or(config.waiting);
     config.user_calls = args.user_calls.unwrap_or(config.user_calls);
+    config.metrics = args.observe.metrics(config.metrics);
     Ok(config)
 }
 

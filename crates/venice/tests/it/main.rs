@@ -19,6 +19,7 @@ mod hosts;
 mod identity;
 mod last_release;
 mod mailboxes;
+mod metrics;
 mod namespaces;
 mod out_of_memory_in_guest;
 mod packaging;
