@@ -16,7 +16,6 @@ use super::local_socket::{check_socket_dir, local_socket, make_socket_dir};
 use super::{ObserveArgs, Ready, config_file, lend_size, mlock, run_daemon};
 use crate::rack::explicit_address;
 use venice_cli::failure::Usage;
-use venice_cli::log::start_log;
 
 /// `venice agent`
 #[derive(Args, Debug)]
@@ -190,7 +189,7 @@ pub fn execute_router(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result
 fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
     config.shm_socket.as_deref().map_or(Ok(()), check_socket_dir)?;
     args.detach.apply()?;
-    start_log()?;
+    args.observe.log.start()?;
     mlock::lock();
     make_socket_dir(config.local_socket.as_deref())?;
     let detach = args.detach.clone();

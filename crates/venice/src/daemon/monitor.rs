@@ -15,7 +15,6 @@ use super::monitor_settings::MonitorSettings;
 use super::store_args::StoreArgs;
 use super::{ObserveArgs, Ready, config_file, run_daemon};
 use venice_cli::failure::Usage;
-use venice_cli::log::start_log;
 use venice_recipient::local_rack::MONITOR_SOCKET;
 
 /// `venice monitor`
@@ -85,7 +84,7 @@ pub struct MonitorArgs {
 pub fn execute(args: &MonitorArgs) -> anyhow::Result<i32> {
     let mut config = configuration(args)?;
     args.detach.apply()?;
-    start_log()?;
+    args.observe.log.start()?;
     make_socket_dir(config.local_socket.as_deref())?;
     let detach = args.detach.clone();
     config.on_ready = OnReady::new(move |ready: MonitorReady| {

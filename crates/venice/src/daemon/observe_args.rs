@@ -1,8 +1,9 @@
 //! Options of what a daemon tells of itself, shared by all daemons of a rack.
 
 use clap::Args;
+use venice_cli::log::LogArgs;
 
-/// Metrics and health.
+/// Metrics, health and the log.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ObserveArgs {
     /// Address to serve /metrics (Prometheus), /healthz and /readyz at over HTTP, for example
@@ -10,6 +11,8 @@ pub struct ObserveArgs {
     /// and users [default: none]
     #[arg(long, value_name = "ADDR", env = "VENICE_METRICS", value_parser = crate::host_port::check)]
     metrics: Option<String>,
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 impl ObserveArgs {

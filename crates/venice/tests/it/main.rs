@@ -18,6 +18,7 @@ mod full_disk;
 mod hosts;
 mod identity;
 mod last_release;
+mod logs;
 mod mailboxes;
 mod metrics;
 mod namespaces;
