@@ -10,6 +10,7 @@ mod connection;
 mod connection_limiter;
 mod connection_limits;
 mod enrolment;
+mod events;
 mod handshake_limiter;
 mod heartbeats;
 mod listen;

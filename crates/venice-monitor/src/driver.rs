@@ -26,7 +26,9 @@ use venice_control::{
     AllocationRequest, Asked, ClaimRequest, DonorStatus, Grant, HeartbeatAck, HeartbeatReport,
     Identity, NodeRegistration, Owner, RackError, Registered, TransferRequest, User,
 };
-use venice_rack::monitor::{Action, CHANGES_AT_ONCE, CallError, Change, Kept, MonitorCore, Token};
+use venice_rack::monitor::{
+    Action, CHANGES_AT_ONCE, CallError, Change, Event, Kept, MonitorCore, RequestFacts, Token,
+};
 use venice_wire::{GrantId, GrantKey};
 
 /// Length from which a stall is logged.
@@ -259,6 +261,7 @@ impl Driver {
     ) {
         let client_id = request.client_id;
         if let Err(error) = self.core.handle_request(now_ns, owner.clone(), request.clone()) {
+            self.note_refused(&owner, &request, &error);
             return drop(reply.send(Err(error)));
         }
         let asking = PendingRequest { owner, request, replies: Vec::new() };
@@ -436,8 +439,18 @@ impl Driver {
             Action::ReplyRegister { token, result } => {
                 self.registrations.remove(&token).map(|waiting| waiting.reply.send(result));
             }
-            Action::Note(event) => log(&event),
+            Action::Note(event) => self.note(&event),
         }
+    }
+
+    fn note(&self, event: &Event) {
+        log(event);
+        self.counters.events.push(event.row());
+    }
+
+    fn note_refused(&self, owner: &Owner, request: &AllocationRequest, error: &RackError) {
+        let (request, error) = (RequestFacts::of(owner, request), error.clone());
+        self.note(&Event::RequestRefused { request, error });
     }
 
     fn answer_order(&mut self, token: Token, result: Result<(), RackError>) {
@@ -457,7 +470,10 @@ impl Driver {
         let Some(asking) = self.requests.remove(&client_id) else { return };
         match &result {
             Ok(grants) => log_granted(&asking, grants),
-            Err(error) => log_refused(&asking, error),
+            Err(error) => {
+                log_refused(&asking, error);
+                self.note_refused(&asking.owner, &asking.request, error);
+            }
         }
         for reply in asking.replies {
             let _ = reply.send(result.clone().map(Asked::Granted));

@@ -117,7 +117,8 @@ mod tests {
         for (tenure, signs) in [(Tenure::for_ever(), true), (Tenure::past(), false)] {
             let addr = ([127, 0, 0, 1], 1).into();
             let channels = (inputs.clone(), tokio::sync::mpsc::channel(1).0);
-            let service = Service::new(channels, Arc::clone(&authority), addr, tenure);
+            let counters = Arc::new(crate::metrics::Counters::new());
+            let service = Service::new(channels, Arc::clone(&authority), addr, tenure, counters);
             assert_eq!(service.certify(&node7, &request).is_ok(), signs);
         }
     }

@@ -11,6 +11,7 @@ mod donors;
 mod driver;
 mod enrolment;
 mod error;
+mod event_log;
 mod file_store;
 mod heartbeat_server;
 mod init;

@@ -1,5 +1,6 @@
 //! The Monitor Node's metrics: a snapshot of its tables, and counters of its own.
 
+use crate::event_log::EventLog;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,6 +32,7 @@ pub(crate) struct Counters {
     started: SystemTime,
     store_writes: Histogram,
     stalled_ns: AtomicU64,
+    pub(crate) events: EventLog,
 }
 
 impl Counters {
@@ -40,6 +42,7 @@ impl Counters {
             // 0.1 ms to 6.5 s.
             store_writes: Histogram::new(exponential_buckets(0.0001, 4.0, 9)),
             stalled_ns: AtomicU64::new(0),
+            events: EventLog::new(),
         }
     }
 
@@ -71,6 +74,16 @@ impl Counters {
             "venice_store_write_seconds",
             "Durations of durable writes to the store",
             &self.store_writes,
+        );
+        metrics.counters(
+            "venice_events_total",
+            "Events by kind, as `venice events` lists them",
+            self.events.by_kind().into_iter().map(|(kind, n)| (label("kind", &kind), n as f64)),
+        );
+        metrics.counters(
+            "venice_requests_refused_total",
+            "Refused requests for memory or devices, by reason",
+            self.events.refused().into_iter().map(|(why, n)| (label("reason", &why), n as f64)),
         );
     }
 }

@@ -1,6 +1,7 @@
 //! The gRPC service: every call goes to the driver and awaits its answer.
 
 use crate::inputs::{Input, Listing, Order, Report};
+use crate::metrics::Counters;
 use crate::tenure::Tenure;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,10 +9,10 @@ use tokio::sync::{mpsc, oneshot};
 use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
-    AllocationPlan, AllocationRequest, Asked, ClaimRequest, ForecastRow, Grant, GrantRow,
-    HeartbeatAck, HeartbeatReport, Identity, Kept, LinkRow, NodeRegistration, NodeRow, Owner,
-    QueueRow, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered, ResourceRow,
-    TransferRequest, Transferred, User,
+    AllocationPlan, AllocationRequest, Asked, ClaimRequest, EventBatch, EventPosition, ForecastRow,
+    Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, Kept, LinkRow, NodeRegistration,
+    NodeRow, Owner, QueueRow, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered,
+    ResourceRow, TransferRequest, Transferred, User,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -22,6 +23,7 @@ pub(crate) struct Service {
     /// Address on which the Monitor Node listens.
     pub(crate) addr: SocketAddr,
     pub(crate) tenure: Tenure,
+    counters: Arc<Counters>,
 }
 
 impl Service {
@@ -30,8 +32,9 @@ impl Service {
         authority: Arc<Authority>,
         addr: SocketAddr,
         tenure: Tenure,
+        counters: Arc<Counters>,
     ) -> Self {
-        Self { inputs, reports, authority, addr, tenure }
+        Self { inputs, reports, authority, addr, tenure, counters }
     }
 
     /// Sends an input and awaits its answer; `None` when the Monitor Node is stopping.
@@ -143,6 +146,18 @@ impl MonitorHandler for Service {
 
     async fn quotas(&self) -> QuotaTable {
         self.listed(Listing::Quotas).await.unwrap_or_default()
+    }
+
+    async fn events_after(&self, position: EventPosition, wait: bool) -> EventBatch {
+        let events = &self.counters.events;
+        if wait && position.list == events.end().list {
+            events.wait_after(position).await;
+        }
+        events.after(position)
+    }
+
+    async fn events_end(&self) -> EventPosition {
+        self.counters.events.end()
     }
 
     async fn nodes(&self) -> Vec<NodeRow> {

@@ -94,7 +94,8 @@ impl Session {
         tasks.spawn(driver.run(received, heard));
         let authority = Arc::clone(&self.authority);
         let channels = (inputs.clone(), reports);
-        let service = Arc::new(Service::new(channels, authority, addr, tenure.clone()));
+        let counters = Arc::clone(&self.observed.counters);
+        let service = Arc::new(Service::new(channels, authority, addr, tenure.clone(), counters));
         let _background = self.background(&service, peer_tasks.renewal)?;
         let (stop, stopped) = oneshot::channel();
         // A send and a dropped sender both stop the server.

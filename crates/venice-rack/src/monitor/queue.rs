@@ -73,6 +73,10 @@ impl MonitorCore {
         // It brings nothing that another request waits for.
         let walk = Walk { kept: self.kept_before(place), free_slabs: self.free_slabs() };
         self.serve_place(now_ns, place, &walk);
+        if let Some(waiter) = self.queue.at(place) {
+            let (checked, needs) = (waiter.checked.clone(), waiter.needs.name());
+            self.note_queued(&checked, needs);
+        }
         self.call_back(now_ns);
     }
 

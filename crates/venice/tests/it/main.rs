@@ -13,6 +13,7 @@ mod cuda_hostile;
 mod daemons;
 mod devices;
 mod drain;
+mod events;
 mod forecast;
 mod full_disk;
 mod hosts;

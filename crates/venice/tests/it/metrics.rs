@@ -10,7 +10,7 @@ use crate::common::rack::{Member, Rack};
 use crate::common::{Daemon, Place, port_of_its_own, wait_until};
 
 /// Arguments of a daemon with metrics.
-const METRICS: [&str; 2] = ["--metrics", "127.0.0.1:0"];
+pub const METRICS: [&str; 2] = ["--metrics", "127.0.0.1:0"];
 
 /// A scrape of a daemon.
 pub struct Metrics {

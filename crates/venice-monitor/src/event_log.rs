@@ -1,0 +1,164 @@
+//! The newest events, kept for those who watch the rack.
+
+use crate::clock::wall_ms;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+use venice_control::{EventBatch, EventKind, EventPosition, EventRow};
+
+/// Events kept; the oldest makes room. Some hundred bytes each.
+const KEPT: usize = 8192;
+/// Most events of one batch.
+const BATCH: usize = 256;
+
+/// The list of events of one process. It outlives sessions.
+#[derive(Debug)]
+pub(crate) struct EventLog {
+    /// The list's number: the time of its beginning, so that each start has another.
+    list: u64,
+    events: Mutex<Events>,
+    newest: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Events {
+    kept: VecDeque<EventRow>,
+    /// Number of the newest event.
+    newest: u64,
+    by_kind: BTreeMap<String, u64>,
+    /// Refused requests, by reason.
+    refused: BTreeMap<String, u64>,
+}
+
+impl EventLog {
+    /// Begins a list with its first event.
+    pub(crate) fn new() -> Self {
+        let log = Self { list: wall_ms(), events: Mutex::default(), newest: watch::Sender::new(0) };
+        log.push(EventRow::of(EventKind::MonitorStarted));
+        log
+    }
+
+    /// Adds an event, with number and time.
+    pub(crate) fn push(&self, row: EventRow) {
+        let mut events = self.lock();
+        events.newest += 1;
+        *events.by_kind.entry(row.kind.clone()).or_default() += 1;
+        if row.kind == EventKind::Refused.name() {
+            *events.refused.entry(row.reason.clone()).or_default() += 1;
+        }
+        if events.kept.len() == KEPT {
+            events.kept.pop_front();
+        }
+        let number = events.newest;
+        events.kept.push_back(EventRow { number, time_ms: wall_ms(), ..row });
+        drop(events);
+        self.newest.send_replace(number);
+    }
+
+    /// Returns the position after the newest event.
+    pub(crate) fn end(&self) -> EventPosition {
+        EventPosition { list: self.list, number: self.lock().newest }
+    }
+
+    /// Returns the next events after a position; of another list, from the oldest kept on.
+    pub(crate) fn after(&self, position: EventPosition) -> EventBatch {
+        let events = self.lock();
+        let read = if position.list == self.list { position.number.min(events.newest) } else { 0 };
+        let oldest = events.newest - events.kept.len() as u64;
+        let missed = oldest.saturating_sub(read);
+        let skip = read.saturating_sub(oldest) as usize;
+        let rows: Vec<_> = events.kept.iter().skip(skip).take(BATCH).cloned().collect();
+        let number = read.max(oldest) + rows.len() as u64;
+        EventBatch { rows, position: EventPosition { list: self.list, number }, missed }
+    }
+
+    /// Waits for an event after a position of this list.
+    pub(crate) async fn wait_after(&self, position: EventPosition) {
+        let mut newest = self.newest.subscribe();
+        // The sender lives as long as this.
+        let _ = newest.wait_for(|newest| *newest > position.number).await;
+    }
+
+    /// Returns the numbers of events by kind; no kind is missing.
+    pub(crate) fn by_kind(&self) -> Vec<(String, u64)> {
+        let events = self.lock();
+        let count = |name: &str| events.by_kind.get(name).copied().unwrap_or(0);
+        EventKind::ALL.map(|kind| (kind.name().to_owned(), count(kind.name()))).into()
+    }
+
+    /// Returns the numbers of refused requests by reason.
+    pub(crate) fn refused(&self) -> Vec<(String, u64)> {
+        self.lock().refused.clone().into_iter().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Events> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: EventKind, reason: &str) -> EventRow {
+        EventRow { reason: reason.to_owned(), ..EventRow::of(kind) }
+    }
+
+    #[test]
+    fn batches_join_without_gap() {
+        let log = EventLog::new();
+        (0..2 * BATCH).for_each(|_| log.push(event(EventKind::NodeDown, "")));
+        let (mut position, mut numbers) = (EventPosition::default(), Vec::new());
+        loop {
+            let batch = log.after(position);
+            assert!(batch.rows.len() <= BATCH && batch.missed == 0);
+            if batch.rows.is_empty() {
+                break;
+            }
+            numbers.extend(batch.rows.iter().map(|row| row.number));
+            position = batch.position;
+        }
+        assert!(numbers.into_iter().eq(1..=2 * BATCH as u64 + 1));
+        assert_eq!(position, log.end());
+    }
+
+    #[test]
+    fn slow_reader_learns_what_it_missed() {
+        let log = EventLog::new();
+        let read = log.after(EventPosition::default()).position;
+        (0..KEPT + 10).for_each(|_| log.push(event(EventKind::NodeDown, "")));
+        let batch = log.after(read);
+        assert_eq!((batch.missed, batch.rows[0].number), (10, 12));
+        assert_eq!(log.after(batch.position).missed, 0);
+        // A position of an earlier process says nothing of this list.
+        let other = EventPosition { list: 1, number: 3 };
+        assert_eq!(log.after(other).missed, 11);
+    }
+
+    #[test]
+    fn refusals_are_counted_by_reason() {
+        let log = EventLog::new();
+        for reason in ["no-room", "no-room", "over-quota"] {
+            log.push(event(EventKind::Refused, reason));
+        }
+        let refused = log.refused();
+        assert_eq!(refused, [("no-room".to_owned(), 2), ("over-quota".to_owned(), 1)]);
+        let kinds = log.by_kind();
+        assert_eq!(kinds.len(), EventKind::ALL.len());
+        assert!(kinds.contains(&("refused".to_owned(), 3)));
+    }
+
+    #[tokio::test]
+    async fn waiter_wakes_with_next_event() {
+        let log = std::sync::Arc::new(EventLog::new());
+        let end = log.end();
+        let waiting = tokio::spawn({
+            let log = std::sync::Arc::clone(&log);
+            async move { log.wait_after(end).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        log.push(event(EventKind::NodeBack, ""));
+        waiting.await.unwrap();
+    }
+}
