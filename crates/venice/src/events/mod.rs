@@ -5,7 +5,7 @@ mod line;
 mod when;
 
 pub use follow::Followed;
-pub use line::{time_text, what};
+pub use line::{owner, time_text, what};
 
 use std::time::Duration;
 

@@ -37,5 +37,6 @@ mod strangers;
 mod swap;
 mod swap_in_guest;
 mod tables;
+mod top;
 mod transfer;
 mod window_in_guest;

@@ -22,6 +22,10 @@ impl Metrics {
     pub fn of(member: &Member) -> Metrics {
         let (status, text) = get(&member.metrics_addr(), "/metrics");
         assert_eq!(status, 200, "{text}");
+        Metrics::parse(text)
+    }
+
+    fn parse(text: String) -> Metrics {
         let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned()))).unwrap();
         Metrics { text, scrape }
     }
@@ -147,6 +151,26 @@ fn local_rack_shows_metrics_addresses() {
         let shown = place.venice(&["status"]).expect(0).out;
         assert!(shown.contains("METRICS") && shown.contains(addr), "{shown}");
     }
+}
+
+#[test]
+fn programs_become_metrics() {
+    let place = Place::new();
+    place.up(1);
+    let words = ["run", "--mode", "window", "--local", "4MiB", "--remote", "16MiB", "--"];
+    let _run = Daemon::start_named(&place, "run", &[&words[..], &["sleep", "600"]].concat());
+    wait_until("the program is listed", || {
+        let text = place.venice(&["ps", "--prometheus"]).expect(0).out;
+        let metrics = Metrics::parse(text);
+        let rows = place.venice(&["ps", "--json"]).expect(0).json();
+        let Some(row) = rows.as_array().unwrap().first() else { return false };
+        let (run, user) = (row["run"].to_string(), row["user"].as_str().unwrap());
+        let labels = [("run", &*run), ("user", user), ("command", "sleep 600")];
+        let value = |name: &str| metrics.value(name, &labels);
+        value("venice_program_borrowed_bytes") == row["borrowed_bytes"].as_f64()
+            && value("venice_program_missing_replica_slabs") == Some(0.0)
+            && value("venice_program_faults_total").is_some()
+    });
 }
 
 #[test]
