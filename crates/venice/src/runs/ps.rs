@@ -31,9 +31,7 @@ pub struct PsArgs {
 pub fn execute(args: &PsArgs) -> anyhow::Result<i32> {
     let mut rows = if args.all { rows_of_all()? } else { registry::rows(&registry::own()?)? };
     fill_usage(&mut rows);
-    for row in &mut rows {
-        row.user = user_of(row.run);
-    }
+    fill_users(&mut rows);
     if args.json {
         terminal::say_json(&rows)?;
     } else if args.prometheus {
@@ -51,7 +49,15 @@ pub fn rows_of_machine() -> Vec<RunRow> {
         true => rows_of_all(),
         false => registry::own().and_then(|dir| registry::rows(&dir)),
     };
-    rows.unwrap_or_default()
+    let mut rows: Vec<RunRow> = rows.unwrap_or_default();
+    fill_users(&mut rows);
+    rows
+}
+
+fn fill_users(rows: &mut [RunRow]) {
+    for row in rows {
+        row.user = user_of(row.run);
+    }
 }
 
 fn rows_of_all() -> anyhow::Result<Vec<RunRow>> {

@@ -11,6 +11,7 @@ mod common;
 mod cuda;
 mod cuda_hostile;
 mod daemons;
+mod dashboards;
 mod devices;
 mod drain;
 mod events;

@@ -1,6 +1,6 @@
 //! Metrics and health of real daemons, parsed by another parser than ours.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -20,12 +20,16 @@ pub struct Metrics {
 
 impl Metrics {
     pub fn of(member: &Member) -> Metrics {
-        let (status, text) = get(&member.metrics_addr(), "/metrics");
+        Metrics::at(&member.metrics_addr())
+    }
+
+    pub fn at(addr: &str) -> Metrics {
+        let (status, text) = get(addr, "/metrics");
         assert_eq!(status, 200, "{text}");
         Metrics::parse(text)
     }
 
-    fn parse(text: String) -> Metrics {
+    pub fn parse(text: String) -> Metrics {
         let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned()))).unwrap();
         Metrics { text, scrape }
     }
@@ -40,6 +44,22 @@ impl Metrics {
             Value::Counter(value) | Value::Gauge(value) | Value::Untyped(value) => Some(value),
             Value::Histogram(_) | Value::Summary(_) => None,
         }
+    }
+
+    /// Returns the labels of each metric, by the names that queries use.
+    pub fn labels(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let mut metrics: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for sample in &self.scrape.samples {
+            let is_histogram = matches!(sample.value, Value::Histogram(_));
+            let name = match is_histogram {
+                true => format!("{}_bucket", sample.metric),
+                false => sample.metric.clone(),
+            };
+            let labels = metrics.entry(name).or_default();
+            labels.extend(sample.labels.keys().cloned());
+            labels.extend(is_histogram.then(|| "le".to_owned()));
+        }
+        metrics
     }
 }
 
