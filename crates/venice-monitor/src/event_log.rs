@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use venice_control::{EventBatch, EventKind, EventPosition, EventRow};
 
-/// Events kept; the oldest makes room. Some hundred bytes each.
-const KEPT: usize = 8192;
+/// Events kept of each class; the oldest makes room. Some hundred bytes each.
+const KEPT: usize = 4096;
 /// Most events of one batch.
 const BATCH: usize = 256;
 
@@ -22,7 +22,9 @@ pub(crate) struct EventLog {
 
 #[derive(Debug, Default)]
 struct Events {
-    kept: VecDeque<EventRow>,
+    /// Those without an owner (of nodes, of all users), and those of owners: a user whose requests
+    /// are refused in a loop does not push out the others.
+    kept: [VecDeque<EventRow>; 2],
     /// Number of the newest event.
     newest: u64,
     by_kind: BTreeMap<String, u64>,
@@ -46,11 +48,12 @@ impl EventLog {
         if row.kind == EventKind::Refused.name() {
             *events.refused.entry(row.reason.clone()).or_default() += 1;
         }
-        if events.kept.len() == KEPT {
-            events.kept.pop_front();
-        }
         let number = events.newest;
-        events.kept.push_back(EventRow { number, time_ms: wall_ms(), ..row });
+        let kept = &mut events.kept[usize::from(!row.owner_user.is_empty())];
+        if kept.len() == KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(EventRow { number, time_ms: wall_ms(), ..row });
         drop(events);
         self.newest.send_replace(number);
     }
@@ -64,11 +67,16 @@ impl EventLog {
     pub(crate) fn after(&self, position: EventPosition) -> EventBatch {
         let events = self.lock();
         let read = if position.list == self.list { position.number.min(events.newest) } else { 0 };
-        let oldest = events.newest - events.kept.len() as u64;
-        let missed = oldest.saturating_sub(read);
-        let skip = read.saturating_sub(oldest) as usize;
-        let rows: Vec<_> = events.kept.iter().skip(skip).take(BATCH).cloned().collect();
-        let number = read.max(oldest) + rows.len() as u64;
+        let [of_nobody, of_owners] = events.kept.each_ref().map(|kept| {
+            let from = kept.partition_point(|row| row.number <= read);
+            kept.range(from..).take(BATCH)
+        });
+        let mut rows: Vec<_> = of_nobody.chain(of_owners).collect();
+        rows.sort_unstable_by_key(|row| row.number);
+        rows.truncate(BATCH);
+        let number = rows.last().map_or(events.newest, |row| row.number);
+        let missed = number - read - rows.len() as u64;
+        let rows = rows.into_iter().cloned().collect();
         EventBatch { rows, position: EventPosition { list: self.list, number }, missed }
     }
 
@@ -133,6 +141,25 @@ mod tests {
         // A position of an earlier process says nothing of this list.
         let other = EventPosition { list: 1, number: 3 };
         assert_eq!(log.after(other).missed, 11);
+    }
+
+    #[test]
+    fn flood_of_owner_keeps_nodes() {
+        let log = EventLog::new();
+        log.push(event(EventKind::NodeDown, ""));
+        let of_ada = EventRow { owner_user: "ada".into(), ..event(EventKind::Refused, "no-room") };
+        (0..2 * KEPT).for_each(|_| log.push(of_ada.clone()));
+        let batch = log.after(EventPosition::default());
+        let kinds: Vec<_> = batch.rows.iter().take(3).map(|row| row.kind.as_str()).collect();
+        assert_eq!(kinds, ["monitor-started", "node-down", "refused"]);
+        assert_eq!(batch.missed, KEPT as u64);
+        let (mut position, mut count) = (batch.position, batch.rows.len());
+        while position != log.end() {
+            let batch = log.after(position);
+            assert_eq!(batch.missed, 0);
+            (position, count) = (batch.position, count + batch.rows.len());
+        }
+        assert_eq!(count, KEPT + 2);
     }
 
     #[test]

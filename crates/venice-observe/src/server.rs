@@ -54,10 +54,10 @@ pub trait Source: Send + Sync + 'static {
 
 /// The address of `--metrics` cannot be listened on.
 #[derive(Debug, Error)]
-#[error("cannot listen on {addr} for --metrics: {source}: choose another address, IP:PORT")]
+#[error("cannot listen on {addr} for metrics: {why}: choose another address, IP:PORT")]
 pub struct ListenError {
     addr: String,
-    source: io::Error,
+    why: io::Error,
 }
 
 /// A bound server of metrics and health.
@@ -78,7 +78,7 @@ impl MetricsServer {
             let addr = listener.local_addr()?;
             Ok(Self { listener, addr })
         };
-        bound.await.map_err(|source| ListenError { addr: addr.to_owned(), source })
+        bound.await.map_err(|why| ListenError { addr: addr.to_owned(), why })
     }
 
     /// The address it listens on.

@@ -20,7 +20,7 @@ use venice_cli::terminal::{self, remark};
 /// Text below `venice events --help`.
 pub const HELP: &str = "\
 EXAMPLES:
-  venice events                               the newest events, up to 8192
+  venice events                               the events kept
   venice events --follow                      what happens from now on, until Ctrl-C
   venice events --follow --since 10m          the last ten minutes first
   venice events --node node3 --kind lost,node-down
@@ -28,8 +28,8 @@ EXAMPLES:
   venice events --json | jq -c 'select(.kind == \"refused\") | {owner_user, reason, detail}'
 
 Users see the events of nodes and of their own grants, requests and quotas; root on the Monitor Node's
-machine sees all. The Monitor Node keeps the newest 8192 in memory: a restart begins a new list with
-monitor-started, and its numbers begin at 1. Of several Monitor Nodes each has a list of its own, with
+machine sees all. The Monitor Node keeps in memory the newest 4096 that have an owner and 4096 others: a
+restart begins a new list with monitor-started, and its numbers begin at 1. Of several Monitor Nodes each has a list of its own, with
 the requests that it handled itself: all of those named are asked, and a column says whose an event is.
 A reader that is too slow is told how many events it missed. Times are UTC, by the Monitor Node's clock.
 
