@@ -11,6 +11,10 @@ const KEPT: usize = 4096;
 /// Most events of one batch.
 const BATCH: usize = 256;
 
+/// Reasons of refusals that are counted from 0 on, so that the first refusal is an increase.
+const USUAL_REASONS: [&str; 5] =
+    ["no-room", "no-device", "no-bandwidth", "over-quota", "handshake-failed"];
+
 /// The list of events of one process. It outlives sessions.
 #[derive(Debug)]
 pub(crate) struct EventLog {
@@ -94,9 +98,13 @@ impl EventLog {
         EventKind::ALL.map(|kind| (kind.name().to_owned(), count(kind.name()))).into()
     }
 
-    /// Returns the numbers of refused requests by reason.
+    /// Returns the numbers of refused requests by reason; the usual reasons are never missing.
     pub(crate) fn refused(&self) -> Vec<(String, u64)> {
-        self.lock().refused.clone().into_iter().collect()
+        let mut refused = self.lock().refused.clone();
+        for reason in USUAL_REASONS {
+            refused.entry(reason.to_owned()).or_default();
+        }
+        refused.into_iter().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Events> {
@@ -168,8 +176,9 @@ mod tests {
         for reason in ["no-room", "no-room", "over-quota"] {
             log.push(event(EventKind::Refused, reason));
         }
-        let refused = log.refused();
-        assert_eq!(refused, [("no-room".to_owned(), 2), ("over-quota".to_owned(), 1)]);
+        let refused: BTreeMap<_, _> = log.refused().into_iter().collect();
+        let of = |reason: &str| refused.get(reason).copied();
+        assert_eq!((of("no-room"), of("over-quota"), of("no-device")), (Some(2), Some(1), Some(0)));
         let kinds = log.by_kind();
         assert_eq!(kinds.len(), EventKind::ALL.len());
         assert!(kinds.contains(&("refused".to_owned(), 3)));

@@ -138,7 +138,7 @@ impl Snapshot {
         metrics.gauges(
             "venice_node_up",
             "1 if the node reports, else 0",
-            each(|row| Some(f64::from(row.state == "up"))),
+            each(|row| Some(f64::from(!matches!(row.state.as_str(), "down" | "stopped")))),
         );
         metrics.gauges(
             "venice_node_stopped",

@@ -161,11 +161,15 @@ mod tests {
     fn flags_override_file_and_defaults() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("monitor.toml");
-        std::fs::write(&path, "listen = \"10.0.0.1:1\"\nlease_s = 5\n").unwrap();
+        std::fs::write(&path, "listen = \"10.0.0.1:1\"\nlease_s = 5\nmetrics = \"127.0.0.1:1\"\n")
+            .unwrap();
         let path = path.to_str().unwrap();
         let config = configured(&["--config", path, "--lease-s", "2.5"]).unwrap();
         assert_eq!(config.listen, "10.0.0.1:1");
         assert_eq!(config.lease_s, 2.5);
+        assert_eq!(config.metrics.as_deref(), Some("127.0.0.1:1"));
+        let config = configured(&["--config", path, "--metrics", "127.0.0.1:2"]).unwrap();
+        assert_eq!(config.metrics.as_deref(), Some("127.0.0.1:2"));
         assert_eq!(config.missed_heartbeats, MonitorConfig::default().missed_heartbeats);
     }
 

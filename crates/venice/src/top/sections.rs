@@ -126,7 +126,7 @@ fn nodes(rows: &[NodeRow]) -> Section {
                 available.unwrap_or_else(dash),
                 heartbeat.unwrap_or_else(dash),
             ],
-            is_alarming: row.state == "down" || row.pressure == "high",
+            is_alarming: !matches!(row.state.as_str(), "up" | "stopped") || row.pressure == "high",
         }
     };
     Section {

@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use venice_control::client::{Access, MonitorClient};
 use venice_control::{Caller, EventRequest, User};
+use venice_testkit::etcd::Etcd;
 
 use crate::common::rack::Rack;
 use crate::common::{Daemon, Place, kill, pid, wait_until};
@@ -147,6 +148,40 @@ fn every_monitor_node_is_asked() {
     assert!(said.out.starts_with("MONITOR") && said.out.contains(&rack.all()), "{}", said.out);
     assert!(said.err.contains("127.0.0.1:1"), "{}", said.err);
     rack.place.venice(&["events", "--monitor", "127.0.0.1:1"]).expect(1);
+}
+
+#[test]
+fn monitor_nodes_have_own_events() {
+    let etcd = Etcd::start(1);
+    let store = format!("etcd://{}", etcd.addresses());
+    let mut rack = Rack::start(2, &[&["--store", &*store], &METRICS[..]].concat());
+    rack.add_agent("node1", &["--lend", "32MiB"]);
+    let (all, first) = (rack.all(), rack.monitors[0].addr.clone());
+    let place = &rack.place;
+    place.venice(&["get", "memory=16MiB", "--monitor", &first, "--", "true"]).expect(0);
+    let rows = || -> Vec<(String, String)> {
+        let said = place.venice(&["events", "--json", "--monitor", &all]).expect(0).out;
+        let rows = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let text = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
+        rows.map(|row| (text(&row, "monitor"), text(&row, "kind"))).collect()
+    };
+    wait_until("the one that was asked tells of the grant", || {
+        let of = |kind: &str| -> Vec<String> {
+            let rows = rows().into_iter().filter(|(_, it)| it == kind);
+            rows.map(|(monitor, _)| monitor).collect()
+        };
+        of("monitor-started").len() == 2
+            && of("granted") == [&*first]
+            && of("released") == [&*first]
+    });
+    let mut agent = rack.agents.remove(0);
+    agent.kill();
+    wait_until("both see the node die", || {
+        rows().iter().filter(|(_, kind)| kind == "node-down").count() == 2
+    });
+    for monitor in &rack.monitors {
+        assert_eq!(Metrics::of(monitor).value("venice_node_up", &[("node", "node1")]), Some(0.0));
+    }
 }
 
 #[test]
