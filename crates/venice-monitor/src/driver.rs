@@ -226,7 +226,11 @@ impl Driver {
                 self.request(now_ns, owner, request, reply);
             }
             Input::Leave { owner, client_id, reply } => {
-                let _ = reply.send(self.core.handle_leave(now_ns, &owner, client_id));
+                let left = self.core.handle_leave(now_ns, &owner, client_id);
+                if let Some(asking) = self.requests.get_mut(&client_id).filter(|_| left.is_ok()) {
+                    asking.is_withdrawn = true;
+                }
+                let _ = reply.send(left);
             }
             Input::Plan(owner, request, reply) => {
                 drop(reply.send(self.core.plan(&owner, &request)));
@@ -264,7 +268,7 @@ impl Driver {
             self.note_refused(&owner, &request, &error);
             return drop(reply.send(Err(error)));
         }
-        let asking = PendingRequest { owner, request, replies: Vec::new() };
+        let asking = PendingRequest { owner, request, replies: Vec::new(), is_withdrawn: false };
         self.requests.entry(client_id).or_insert(asking).replies.push(reply);
     }
 
@@ -470,6 +474,7 @@ impl Driver {
         let Some(asking) = self.requests.remove(&client_id) else { return };
         match &result {
             Ok(grants) => log_granted(&asking, grants),
+            Err(_) if asking.is_withdrawn => {}
             Err(error) => {
                 log_refused(&asking, error);
                 self.note_refused(&asking.owner, &asking.request, error);

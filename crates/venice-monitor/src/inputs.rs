@@ -143,4 +143,6 @@ pub(crate) struct PendingRequest {
     pub(crate) owner: Owner,
     pub(crate) request: AllocationRequest,
     pub(crate) replies: Vec<AskedReply>,
+    /// True once its caller has withdrawn it: the answer is no refusal then.
+    pub(crate) is_withdrawn: bool,
 }

@@ -21,6 +21,9 @@ pub(crate) fn log(event: &Event) {
             let RequestFacts { owner, wants, recipient, purpose, .. } = request;
             tracing::info!(%owner, wants, recipient, purpose, needs, "queued");
         }
+        Event::RequestWithdrawn(RequestFacts { owner, wants, recipient, purpose, .. }) => {
+            tracing::info!(%owner, wants, recipient, purpose, "withdrawn");
+        }
         Event::GrantReleased(grant) => log_end(grant, "released"),
         Event::GrantEnded(grant) => log_end(grant, "ended at its donor"),
         Event::GrantLost(grant) => log_end(grant, "lost with its donor"),

@@ -55,6 +55,8 @@ event_kinds! {
     Granted "granted",
     /// A request waits for room, or for a device.
     Queued "queued",
+    /// The caller withdrew a request, or has gone.
+    Withdrawn "withdrawn",
     /// A request was refused.
     Refused "refused",
     /// A grant was given back by its recipient.

@@ -109,6 +109,8 @@ pub enum Event {
         /// The reason: `room`, `device`, `quota` or `donors`.
         needs: &'static str,
     },
+    /// The caller withdrew a request, or has gone without that.
+    RequestWithdrawn(RequestFacts),
     /// A request was refused, at once or after its wait.
     RequestRefused {
         /// The request.
@@ -189,6 +191,9 @@ impl Event {
             Self::RequestQueued { request, needs } => {
                 let row = request.row(EventKind::Queued).with_detail(&request.wants);
                 EventRow { reason: (*needs).to_owned(), ..row }
+            }
+            Self::RequestWithdrawn(request) => {
+                request.row(EventKind::Withdrawn).with_detail(&request.wants)
             }
             Self::RequestRefused { request, error } => {
                 let row = request.row(EventKind::Refused).with_detail(error);
@@ -295,6 +300,12 @@ impl MonitorCore {
     pub(super) fn note_queued(&mut self, checked: &CheckedRequest, needs: &'static str) {
         let request = RequestFacts::of(&checked.owner, &checked.request);
         self.note(Event::RequestQueued { request, needs });
+    }
+
+    /// Notes that nobody waits for a request any more.
+    pub(super) fn note_withdrawn(&mut self, checked: &CheckedRequest) {
+        let request = RequestFacts::of(&checked.owner, &checked.request);
+        self.note(Event::RequestWithdrawn(request));
     }
 
     /// Notes that the grants of a donor's epoch are lost with it.

@@ -106,11 +106,17 @@ fn queue_and_preemption_are_events() {
         &["get", "memory=32MiB", "--priority", "10", "--for", "low", "--", "sleep", "600"],
     );
     wait_for(place, "granted", 1);
+    let words = ["get", "memory=32MiB", "--wait", "5m", "--", "true"];
+    let mut waiter = Daemon::start_named(place, "waiter", &words);
+    wait_for(place, "queued", 1);
+    waiter.stop(Signal::INT);
+    wait_for(place, "withdrawn", 1);
     let words = ["get", "memory=32MiB", "--wait", "5m", "--preempt", "--", "true"];
     rack.place.venice(&words).expect(0);
     wait_for(place, "released", 1);
     let kinds = kinds(place);
-    assert!(in_order(&kinds, &["granted", "queued", "preempted", "granted"]), "{kinds:?}");
+    let wanted = ["granted", "queued", "withdrawn", "queued", "preempted", "granted"];
+    assert!(in_order(&kinds, &wanted) && !kinds.contains(&"refused".to_owned()), "{kinds:?}");
     let rows = printed(place);
     let preempted = rows.iter().find(|row| row["kind"] == "preempted").unwrap();
     assert_eq!(
