@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scripts/install.sh install|install-lab|uninstall PREFIX: the binary, its shim, the OpenCL client driver,
-# the C library with header and pkg-config file, units, completions, man pages, documents; or the binary venice-lab with its own.
+# the C library with header and pkg-config file, units, alert rules, the Grafana board, completions, man
+# pages, documents; or the binary venice-lab with its own.
 set -euo pipefail
 
 usage() {
@@ -71,6 +72,8 @@ install_all() {
             >"$prefix/lib/systemd/system/$(basename "$unit")"
     done
     install -Dm644 packaging/sysusers.d/venice.conf "$prefix/lib/sysusers.d/venice.conf"
+    install -Dm644 packaging/prometheus/venice.rules.yml "$prefix/share/venice/prometheus/venice.rules.yml"
+    install -Dm644 packaging/grafana/venice.json "$prefix/share/venice/grafana/venice.json"
     install_manual venice
     if [[ -x $prefix/bin/venice-lab ]]; then
         # Its pages of its commands replace those of venice.
@@ -110,7 +113,7 @@ uninstall_all() {
     rm -f "$prefix/lib/.debug"/libvenice.so.*.debug
     rm -f "$prefix/share/man/man1"/venice.1 "$prefix/share/man/man1"/venice-*.1
     rm -f "$prefix/lib/sysusers.d/venice.conf"
-    rm -rf "$prefix/lib/venice" "$prefix/share/doc/venice"
+    rm -rf "$prefix/lib/venice" "$prefix/share/doc/venice" "$prefix/share/venice"
     rm -f "$prefix/lib"/libvenice.{a,so,so.*} "$prefix/include/venice.h" \
         "$prefix/lib/pkgconfig/venice.pc"
     for unit in packaging/systemd/*.service; do

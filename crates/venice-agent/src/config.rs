@@ -126,6 +126,8 @@ pub struct AgentConfig {
     /// Below `keep_free` without unlent memory, recipients of the newest grants are asked to move
     /// their memory; after this many seconds the rest is revoked. Infinite: never.
     pub take_back_after_s: f64,
+    /// Address of metrics and health over HTTP, `ip:port`; none by default.
+    pub metrics: Option<String>,
     /// Directory of the machine's state; tests use their own.
     #[serde(skip)]
     pub proc_dir: PathBuf,
@@ -168,6 +170,7 @@ impl Default for AgentConfig {
             pool: false,
             keep_free: None,
             take_back_after_s: TAKE_BACK_AFTER_S,
+            metrics: None,
             proc_dir: "/proc".into(),
             on_ready: OnReady::default(),
         }

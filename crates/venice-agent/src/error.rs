@@ -5,6 +5,7 @@ use venice_control::server::ServeError;
 use venice_control::{ControlError, RackError};
 use venice_memory::donor::DonorError;
 use venice_memory::hotplug::HotplugError;
+use venice_observe::ListenError;
 use venice_ports::PortError;
 use venice_service::SupervisorError;
 
@@ -19,6 +20,9 @@ pub enum AgentError {
     /// The configuration is invalid.
     #[error("the agent's configuration: {0}")]
     Config(String),
+    /// The address for metrics cannot be listened on.
+    #[error(transparent)]
+    Metrics(#[from] ListenError),
     /// The memory to lend is unavailable.
     #[error(transparent)]
     Donor(#[from] DonorError),

@@ -22,6 +22,7 @@ mod lent_blocks;
 mod link_test;
 mod member;
 mod memory_watch;
+mod observed;
 mod pool_node;
 mod ports;
 mod ready;

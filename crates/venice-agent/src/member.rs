@@ -17,6 +17,7 @@ use crate::deregister;
 use crate::identity::NodeIdentity;
 use crate::lender::Lender;
 use crate::link_test::{LinkTests, Round};
+use crate::observed::Observed;
 use crate::ports::FramePorts;
 use crate::reporter::{Answer, Outgoing, Reporter};
 
@@ -35,6 +36,7 @@ pub(crate) struct Member {
     pub(crate) frames: FramePorts,
     /// Traffic of programs that use this node's memory at the last report, in megabits a second.
     pub(crate) busy_mbps: f64,
+    pub(crate) observed: Arc<Observed>,
 }
 
 /// The reporting tasks: reports go out, answers come in.
@@ -49,6 +51,7 @@ impl Member {
     pub(crate) async fn run(&mut self) -> AgentError {
         let links = LinkTests::start();
         loop {
+            self.observed.note_registered(None);
             let (client, registered) = match self.join().await {
                 Ok(joined) => joined,
                 Err(error) => return error,
@@ -135,6 +138,7 @@ impl Member {
     /// moment; revocations are taken from all.
     async fn report(&mut self, client: MonitorClient, registered: Registered, links: &LinkTests) {
         let period = Duration::from_millis(registered.heartbeat_interval_ms.max(1));
+        self.observed.note_registered(Some(period));
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let Reporters { outgoing, mut answers, reporters } =
@@ -151,6 +155,9 @@ impl Member {
                 () = &mut freed => {}
                 Some((at, answer)) = answers.recv() => {
                     answering[at] = matches!(answer, Answer::Ack(..));
+                    if answering[at] {
+                        self.observed.note_acknowledged();
+                    }
                     called_back[at] = match &answer {
                         Answer::Ack(ack, _) => ack.called_back.clone(),
                         Answer::None | Answer::Other => Vec::new(),
@@ -176,6 +183,7 @@ impl Member {
             }
             freed.set(lender.freed());
             let report = self.heartbeat(&registered, links);
+            self.observed.note_report(&report);
             outgoing.send_replace(Some(Arc::new(Outgoing { report, besides: besides.clone() })));
         }
     }

@@ -13,6 +13,8 @@ pub struct AgentReady {
     pub udp_addr: SocketAddr,
     /// Its relay's UDP port, in a network of relays.
     pub relay_addr: Option<SocketAddr>,
+    /// Its metrics, if configured.
+    pub metrics_addr: Option<SocketAddr>,
     /// Its unix socket for shared memory, if any.
     pub shm_socket: Option<PathBuf>,
 }

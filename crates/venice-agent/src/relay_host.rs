@@ -165,6 +165,12 @@ impl RelayHost {
         self.serving.as_ref().map_or_else(SealCounts::default, |serving| serving.relay.dropped())
     }
 
+    /// Returns the sum of [`Self::traffic`], which only grows.
+    pub(crate) fn total_traffic(&self) -> Traffic {
+        let serving = self.serving.as_ref();
+        serving.map(|serving| serving.relay.total_traffic()).unwrap_or_default()
+    }
+
     /// Returns the traffic between this node and the recipients of its memory, since the relay
     /// started.
     pub(crate) fn traffic(&self) -> Vec<Traffic> {

@@ -13,6 +13,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use venice_control::server::{self, LocalSocket, ServeError, admit_group, serve_agent};
 use venice_control::{NodeRegistration, ResourceKind, ResourceSpec};
 use venice_memory::donor::{HandedOutGrants, MemoryDevice, SharedGrants, SlabPool};
+use venice_observe::MetricsServer;
 use venice_ports::PortError;
 use venice_ports::shm::ShmServer;
 use venice_ports::udp::UdpSocket;
@@ -27,6 +28,7 @@ use crate::lender::Lender;
 use crate::lent_blocks::LentBlocks;
 use crate::member::Member;
 use crate::memory_watch::MemoryWatch;
+use crate::observed::Observed;
 use crate::ports::{FramePorts, Ports};
 use crate::relay_host::RelayHost;
 use crate::services::{HostEvents, HostNetwork, Services};
@@ -56,7 +58,8 @@ pub async fn run(
 
     let (stop, stopped) = oneshot::channel::<()>();
     let identity = parts.identity;
-    let _tasks = BackgroundTasks::start(&identity, parts.socket);
+    let metrics = parts.metrics.map(|server| (server, Arc::clone(&parts.member.observed)));
+    let _tasks = BackgroundTasks::start(&identity, parts.socket, metrics);
     let service = serve_agent(parts.listener, identity.tls, parts.handler, async {
         let _ = stopped.await;
     });
@@ -120,17 +123,24 @@ impl Drop for Lending {
     }
 }
 
-/// Background tasks: renew the certificate, store revocations, serve the socket for programs. End
-/// on drop.
+/// Background tasks: renew the certificate, store revocations, serve metrics and the socket for
+/// programs. End on drop.
 struct BackgroundTasks {
     _tasks: JoinSet<()>,
 }
 
 impl BackgroundTasks {
-    fn start(identity: &NodeIdentity, socket: Option<LocalSocket>) -> Self {
+    fn start(
+        identity: &NodeIdentity,
+        socket: Option<LocalSocket>,
+        metrics: Option<(MetricsServer, Arc<Observed>)>,
+    ) -> Self {
         let mut tasks = JoinSet::new();
         tasks.spawn(identity.clone().keep());
         tasks.spawn(identity.revoked_nodes.clone().keep());
+        if let Some((server, observed)) = metrics {
+            tasks.spawn(server.serve(observed));
+        }
         if let Some(socket) = socket {
             let certifier = Arc::new(UserCertifier::new(identity));
             tasks.spawn(async move {
@@ -149,6 +159,7 @@ struct Parts {
     identity: NodeIdentity,
     socket: Option<LocalSocket>,
     listener: TcpListener,
+    metrics: Option<MetricsServer>,
     handler: Arc<Handler>,
     lender: Arc<Lender>,
     memory: MemoryWatch,
@@ -171,6 +182,14 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let socket = config.local_socket.as_ref().map(bind_socket).transpose()?;
     let listener = server::bind(&addresses.control.to_string()).await?;
     let control_addr = listener.local_addr().unwrap_or(addresses.control);
+    let metrics = match &config.metrics {
+        Some(addr) => Some(MetricsServer::bind(addr).await?),
+        None => None,
+    };
+    let metrics_addr = metrics.as_ref().map(MetricsServer::addr);
+    if let Some(addr) = metrics_addr {
+        tracing::info!(%addr, "metrics and health are served, at /metrics, /healthz, /readyz");
+    }
     let sockets = UdpSocket::bind_queues(addresses.udp, config.queue_count())?;
     let udp_addr = sockets.first().expect("at least one").local_addr();
     let grants = SharedGrants::default();
@@ -215,23 +234,26 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     lender.offer_devices(&devices);
     let (tls, name) = (Arc::clone(&identity.tls), config.name.clone());
     let handler = Handler { lender: Arc::clone(&lender), tls, name, instance };
+    let observed = Observed::new(identity.clone(), Arc::clone(&lender), frames.clone());
     let member = Member {
         identity: identity.clone(),
         registration,
         lender: Arc::clone(&lender),
         frames,
         busy_mbps: 0.0,
+        observed: Arc::new(observed),
     };
     let memory = MemoryWatch::new(&config);
     let shm_socket = config.shm_socket.clone();
     tracing::info!(name = config.name, %lend, "lending");
-    let ready = AgentReady { control_addr, udp_addr, relay_addr, shm_socket };
+    let ready = AgentReady { control_addr, udp_addr, relay_addr, metrics_addr, shm_socket };
     let handler = Arc::new(handler);
     Ok(Parts {
         ready,
         identity,
         socket,
         listener,
+        metrics,
         handler,
         lender,
         memory,

@@ -105,6 +105,12 @@ impl UdpHost {
         self.serving.as_ref().is_none_or(|serving| serving.server.are_notified())
     }
 
+    /// Returns the traffic since this agent serves under its id.
+    pub(crate) fn total_traffic(&self) -> Traffic {
+        let serving = self.serving.as_ref();
+        serving.map(|serving| serving.server.total_traffic()).unwrap_or_default()
+    }
+
     /// Returns the port's traffic for the heartbeat, including the `relayed` traffic for this node.
     pub(crate) fn report(&mut self, relayed: Vec<Traffic>) -> PortReport {
         let Some(Serving { server, .. }) = &self.serving else { return PortReport::default() };

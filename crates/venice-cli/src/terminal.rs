@@ -30,15 +30,24 @@ pub fn say_json<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Writes `value` as a line of JSON, escaped like [`say_json`].
+pub fn say_json_line<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<()> {
+    say(escaped_json(&serde_json::to_string(value)?))?;
+    Ok(())
+}
+
 fn json_text<T: Serialize + ?Sized>(value: &T) -> anyhow::Result<String> {
-    let text = serde_json::to_string_pretty(value)?;
+    Ok(escaped_json(&serde_json::to_string_pretty(value)?))
+}
+
+fn escaped_json(text: &str) -> String {
     // Line ends outside of strings are the only control characters that serde_json leaves below
     // 128; the others are in strings.
     let escaped = |c: char| match c != '\n' && is_unsafe(c) {
         true => format!("\\u{:04x}", u32::from(c)),
         false => c.to_string(),
     };
-    Ok(text.chars().map(escaped).collect())
+    text.chars().map(escaped).collect()
 }
 
 /// Escapes the characters that a terminal may obey, so that a text of another user cannot clear the

@@ -3,6 +3,7 @@
 mod agent;
 mod channel;
 mod enrolment;
+mod events;
 mod heartbeats;
 mod local;
 mod login;
@@ -13,6 +14,7 @@ mod transfers;
 
 pub use agent::AgentClient;
 pub use enrolment::{EnrolmentClient, MonitorIdentity, join};
+pub use events::EventWatch;
 pub use heartbeats::Heartbeats;
 pub use local::{rack_at_sockets, records_at_socket};
 pub use login::{Access, Login};

@@ -1,6 +1,7 @@
 //! Conversion between plain and generated types. Missing and unknown values from a peer are errors.
 
 mod endpoints;
+mod events;
 mod identity;
 mod peers;
 mod quotas;
@@ -10,6 +11,7 @@ mod shares;
 mod transfers;
 
 pub(crate) use endpoints::{service_in, service_out};
+pub(crate) use events::*;
 pub(crate) use identity::{
     certified_in, certified_out, refused_in, refused_out, revocation_in, revocation_out,
 };

@@ -85,6 +85,14 @@ pub enum ControlError {
         /// The called address.
         addr: String,
     },
+    /// The Monitor Node does not know the call.
+    #[error("the Monitor Node at {addr} is of an earlier release, which has no {what}: upgrade it")]
+    EarlierRelease {
+        /// Its address.
+        addr: String,
+        /// What the call is about.
+        what: &'static str,
+    },
     /// The peer uses another protocol, or failed without an explanation.
     #[error("the {peer} at {addr} failed: {message}")]
     Peer {

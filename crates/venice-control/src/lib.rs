@@ -18,6 +18,9 @@ pub mod server;
 pub use error::{ControlError, PeerKind};
 pub use venice_rack::caller::{Caller, InvalidOwner, Owner, User};
 pub use venice_rack::door::{DoorReport, RefusedCounts};
+pub use venice_rack::event::{
+    EventBatch, EventFilter, EventKind, EventPosition, EventRequest, EventRow, UnknownEvent,
+};
 pub use venice_rack::forecast::{ForecastSettings, Windows};
 pub use venice_rack::kind::{KindSpec, Lending, UnknownKind};
 pub use venice_rack::label::{MAX_LABEL_BYTES, is_label, to_label};

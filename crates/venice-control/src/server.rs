@@ -10,6 +10,7 @@ mod connection;
 mod connection_limiter;
 mod connection_limits;
 mod enrolment;
+mod events;
 mod handshake_limiter;
 mod heartbeats;
 mod listen;
@@ -25,6 +26,7 @@ mod short_lived;
 mod tls_server;
 
 pub use agent::{AgentHandler, serve_agent};
+pub use connection_limiter::ConnectionCounts;
 pub use enrolment::{Certified, EnrolmentHandler, NewToken, RotationStep, Shown, TokenRow};
 pub use listen::{ServeError, bind};
 pub use local::{

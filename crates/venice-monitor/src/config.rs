@@ -17,18 +17,27 @@ use venice_store::StoreLocation;
 /// Address of a rack of one machine.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7470";
 
-/// A callback with the address on which the Monitor Node listens, called once.
-pub struct OnReady(Option<Box<dyn FnOnce(SocketAddr) + Send + Sync>>);
+/// Addresses of a Monitor Node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MonitorReady {
+    /// Its gRPC service.
+    pub addr: SocketAddr,
+    /// Its metrics, if configured.
+    pub metrics_addr: Option<SocketAddr>,
+}
+
+/// A callback, called once when the Monitor Node listens.
+pub struct OnReady(Option<Box<dyn FnOnce(MonitorReady) + Send + Sync>>);
 
 impl OnReady {
     /// Creates a callback from `f`.
-    pub fn new(f: impl FnOnce(SocketAddr) + Send + Sync + 'static) -> Self {
+    pub fn new(f: impl FnOnce(MonitorReady) + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(f)))
     }
 
-    pub(crate) fn call(self, addr: SocketAddr) {
+    pub(crate) fn call(self, ready: MonitorReady) {
         if let Some(f) = self.0 {
-            f(addr);
+            f(ready);
         }
     }
 }
@@ -104,6 +113,8 @@ pub struct MonitorConfig {
     pub waiting: usize,
     /// Calls in flight of one user, on one node.
     pub user_calls: usize,
+    /// Address of metrics and health over HTTP, `host:port`; none if absent.
+    pub metrics: Option<String>,
     /// Called when the Monitor Node listens.
     #[serde(skip)]
     pub on_ready: OnReady,
@@ -135,6 +146,7 @@ impl Default for MonitorConfig {
             user_waiting: WaitingBounds::default().of_user,
             waiting: WaitingBounds::default().all,
             user_calls: 256,
+            metrics: None,
             on_ready: OnReady::default(),
         }
     }

@@ -12,6 +12,7 @@ use crate::inputs::{
     RecordsAnswer, Reply, Report, TransferAnswer,
 };
 use crate::log::{log, log_granted, log_refused};
+use crate::metrics::{Counters, Snapshot};
 use crate::records::RecordStore;
 use crate::tenure::Tenure;
 use crate::trust::TrustState;
@@ -25,7 +26,9 @@ use venice_control::{
     AllocationRequest, Asked, ClaimRequest, DonorStatus, Grant, HeartbeatAck, HeartbeatReport,
     Identity, NodeRegistration, Owner, RackError, Registered, TransferRequest, User,
 };
-use venice_rack::monitor::{Action, CHANGES_AT_ONCE, CallError, Change, Kept, MonitorCore, Token};
+use venice_rack::monitor::{
+    Action, CHANGES_AT_ONCE, CallError, Change, Event, Kept, MonitorCore, RequestFacts, Token,
+};
 use venice_wire::{GrantId, GrantKey};
 
 /// Length from which a stall is logged.
@@ -59,6 +62,7 @@ pub(crate) struct Driver {
     tenure: Tenure,
     /// Longest lifetime of a certificate, in milliseconds.
     certificate_life_ms: u64,
+    counters: Arc<Counters>,
     inputs: mpsc::Receiver<Input>,
     /// Reports, ahead of all other inputs, and the time.
     heard: mpsc::Receiver<Heard>,
@@ -75,6 +79,7 @@ impl Driver {
         donors: Donors,
         trust: TrustState,
         certificate_life_ms: u64,
+        counters: Arc<Counters>,
     ) -> Self {
         trust.revoke(core.revocations());
         let tenure = store.shared().map_or_else(Tenure::for_ever, |it| it.membership().tenure());
@@ -94,6 +99,7 @@ impl Driver {
             trust,
             tenure,
             certificate_life_ms,
+            counters,
             // Placeholders until `run`.
             inputs: mpsc::channel(1).1,
             heard: mpsc::channel(1).1,
@@ -173,6 +179,7 @@ impl Driver {
     /// count against the nodes: their reports come the same way as the ticks.
     fn tick(&mut self) {
         let missed = self.clock.tick();
+        self.counters.note_stall(missed);
         if missed >= LONG_STALL {
             tracing::warn!(?missed, "stalled: nodes have that much longer to report");
         }
@@ -223,7 +230,11 @@ impl Driver {
                 self.request(now_ns, owner, request, reply);
             }
             Input::Leave { owner, client_id, reply } => {
-                let _ = reply.send(self.core.handle_leave(now_ns, &owner, client_id));
+                let left = self.core.handle_leave(now_ns, &owner, client_id);
+                if let Some(asking) = self.requests.get_mut(&client_id).filter(|_| left.is_ok()) {
+                    asking.is_withdrawn = true;
+                }
+                let _ = reply.send(left);
             }
             Input::Plan(owner, request, reply) => {
                 drop(reply.send(self.core.plan(&owner, &request)));
@@ -259,9 +270,10 @@ impl Driver {
     ) {
         let client_id = request.client_id;
         if let Err(error) = self.core.handle_request(now_ns, owner.clone(), request.clone()) {
+            self.note_refused(&owner, &request, &error);
             return drop(reply.send(Err(error)));
         }
-        let asking = PendingRequest { owner, request, replies: Vec::new() };
+        let asking = PendingRequest { owner, request, replies: Vec::new(), is_withdrawn: false };
         self.requests.entry(client_id).or_insert(asking).replies.push(reply);
     }
 
@@ -342,6 +354,18 @@ impl Driver {
                 let shared = self.store.shared();
                 drop(reply.send(shared.map(|it| it.membership().peers()).unwrap_or_default()));
             }
+            Listing::Snapshot(reply) => drop(reply.send(self.snapshot(now_ns))),
+            Listing::Obstacle(reply) => drop(reply.send(None)),
+        }
+    }
+
+    fn snapshot(&self, now_ns: u64) -> Snapshot {
+        Snapshot {
+            nodes: self.core.node_rows(now_ns),
+            resources: self.core.resource_rows(),
+            grants: self.core.grant_rows(now_ns),
+            queue: self.core.queue_rows(now_ns),
+            links: self.core.link_rows(),
         }
     }
 
@@ -430,8 +454,18 @@ impl Driver {
             Action::ReplyRegister { token, result } => {
                 self.registrations.remove(&token).map(|waiting| waiting.reply.send(result));
             }
-            Action::Note(event) => log(&event),
+            Action::Note(event) => self.note(&event),
         }
+    }
+
+    fn note(&self, event: &Event) {
+        log(event);
+        self.counters.events.push(event.row());
+    }
+
+    fn note_refused(&self, owner: &Owner, request: &AllocationRequest, error: &RackError) {
+        let (request, error) = (RequestFacts::of(owner, request), error.clone());
+        self.note(&Event::RequestRefused { request, error });
     }
 
     fn answer_order(&mut self, token: Token, result: Result<(), RackError>) {
@@ -451,7 +485,11 @@ impl Driver {
         let Some(asking) = self.requests.remove(&client_id) else { return };
         match &result {
             Ok(grants) => log_granted(&asking, grants),
-            Err(error) => log_refused(&asking, error),
+            Err(_) if asking.is_withdrawn => {}
+            Err(error) => {
+                log_refused(&asking, error);
+                self.note_refused(&asking.owner, &asking.request, error);
+            }
         }
         for reply in asking.replies {
             let _ = reply.send(result.clone().map(Asked::Granted));

@@ -146,7 +146,9 @@ mod tests {
                 user_life: Duration::ZERO,
                 changed: Arc::default(),
             };
-            let service = Service::new(channels, Arc::clone(&authority), addr, tenure, rotation);
+            let counters = Arc::new(crate::metrics::Counters::new());
+            let service =
+                Service::new(channels, Arc::clone(&authority), addr, tenure, rotation, counters);
             assert_eq!(service.certify(&node7, &request).is_ok(), signs);
         }
     }

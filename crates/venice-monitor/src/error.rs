@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 use venice_control::identity::IdentityError;
 use venice_control::server::ServeError;
+use venice_observe::ListenError;
 use venice_store::StoreError;
 
 /// The reason why a Monitor Node did not start, or stopped.
@@ -15,6 +16,9 @@ pub enum MonitorError {
     /// The Monitor Node cannot listen, or the service failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// The address for metrics cannot be listened on.
+    #[error(transparent)]
+    Metrics(#[from] ListenError),
     /// The rack's authority cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),

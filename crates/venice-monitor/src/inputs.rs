@@ -1,5 +1,6 @@
 //! The driver's inputs, and the calls that await an answer.
 
+use crate::metrics::Snapshot;
 use tokio::sync::oneshot;
 use venice_control::{
     AllocationPlan, AllocationRequest, Asked, ClaimRequest, ForecastRow, Grant, GrantRow,
@@ -134,6 +135,10 @@ pub(crate) enum Listing {
     TrustVersions(Reply<Vec<(String, u64)>>),
     /// Addresses of the Monitor Nodes that serve beside this one.
     Peers(Reply<Vec<String>>),
+    /// The tables of one moment, for metrics.
+    Snapshot(Reply<Snapshot>),
+    /// The reason why the Monitor Node makes no changes, if it does not.
+    Obstacle(Reply<Option<String>>),
 }
 
 /// A call that awaits an answer. Its input is kept: it is repeated if the answer turns out to rest
@@ -148,4 +153,6 @@ pub(crate) struct PendingRequest {
     pub(crate) owner: Owner,
     pub(crate) request: AllocationRequest,
     pub(crate) replies: Vec<AskedReply>,
+    /// True once its caller has withdrawn it: the answer is no refusal then.
+    pub(crate) is_withdrawn: bool,
 }

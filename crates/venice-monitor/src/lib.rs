@@ -12,13 +12,16 @@ mod donors;
 mod driver;
 mod enrolment;
 mod error;
+mod event_log;
 mod file_store;
 mod heartbeat_server;
 mod init;
 mod inputs;
 mod keys;
 mod log;
+mod metrics;
 mod migration;
+mod observed;
 mod owner_record;
 mod peers;
 mod records;
@@ -32,7 +35,7 @@ mod tenure;
 mod trust;
 
 pub use backup::{Backup, BackupInfo, GivenRecords, Restored};
-pub use config::{MonitorConfig, OnReady};
+pub use config::{MonitorConfig, MonitorReady, OnReady};
 pub use error::MonitorError;
 pub use init::init;
 pub use store_choice::{STORE_CHOICE_FILE, StoreChoice};
@@ -41,8 +44,11 @@ pub use venice_store::StoreError;
 use heartbeat_server::HeartbeatServer;
 use session::Session;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use venice_control::server::bind;
+use venice_observe::MetricsServer;
 use venice_store::{EtcdLocation, EtcdStore, StoreLocation};
 
 /// Pause before a failed session is started again.
@@ -73,9 +79,19 @@ pub async fn run(
     // A taken address fails before any wait.
     let listener = bind(&config.listen_address()?).await?;
     let addr = listener.local_addr().map_err(MonitorError::Listener)?;
+    let metrics = match &config.metrics {
+        Some(metrics) => Some(MetricsServer::bind(metrics).await?),
+        None => None,
+    };
     let mut listener = Some(listener);
     let heartbeat_server = HeartbeatServer::start().map_err(MonitorError::Threads)?;
-    let mut session = Session::new(config, addr, heartbeat_server)?;
+    let metrics_addr = metrics.as_ref().map(MetricsServer::addr);
+    let mut session = Session::new(config, MonitorReady { addr, metrics_addr }, heartbeat_server)?;
+    // In a set, so that it ends when this future does.
+    let mut observing = JoinSet::new();
+    if let Some(metrics) = metrics {
+        observing.spawn(metrics.serve(Arc::clone(&session.observed)));
+    }
     let mut shutdown = std::pin::pin!(shutdown);
     let etcd = match location {
         StoreLocation::File(_) => None,
@@ -110,6 +126,9 @@ pub async fn run(
             }
             Err(error) => Err(error),
         };
+        if let Err(error) = &ended {
+            session.observed.note_away(&error.to_string());
+        }
         match ended {
             Err(error) if has_served && etcd.is_some() && error.is_passing() => {
                 // A lasting error is logged once.

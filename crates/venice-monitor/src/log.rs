@@ -2,7 +2,7 @@
 
 use crate::inputs::PendingRequest;
 use venice_control::{AllocationRequest, Grant, QuotaFor, RackError, Share};
-use venice_rack::monitor::Event;
+use venice_rack::monitor::{Event, GrantFacts, RequestFacts};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 pub(crate) fn log(event: &Event) {
@@ -22,7 +22,19 @@ pub(crate) fn log(event: &Event) {
         Event::NodeStopped { name } => {
             tracing::info!(node = name, "is stopped: its agent has ended")
         }
-        Event::GrantPreempted { id, owner, share, by } => {
+        // A line for each request: see below.
+        Event::GrantBegan(_) | Event::RequestRefused { .. } => {}
+        Event::RequestQueued { request, needs } => {
+            let RequestFacts { owner, wants, recipient, purpose, .. } = request;
+            tracing::info!(%owner, wants, recipient, purpose, needs, "queued");
+        }
+        Event::RequestWithdrawn(RequestFacts { owner, wants, recipient, purpose, .. }) => {
+            tracing::info!(%owner, wants, recipient, purpose, "withdrawn");
+        }
+        Event::GrantReleased(grant) => log_end(grant, "released"),
+        Event::GrantEnded(grant) => log_end(grant, "ended at its donor"),
+        Event::GrantLost(grant) => log_end(grant, "lost with its donor"),
+        Event::GrantPreempted { grant: GrantFacts { id, owner, share, .. }, by } => {
             let Share { kind, address, bytes, .. } = share;
             let (grant, owner) = (id.0, owner.as_ref().map(ToString::to_string));
             let act = "preempt";
@@ -40,20 +52,28 @@ pub(crate) fn log(event: &Event) {
             tracing::info!(user = name_of(of), %limits, "quota set");
         }
         Event::QuotaRemoved { of } => tracing::info!(user = name_of(of), "quota removed"),
-        Event::GrantAdopted { donor, id } => {
+        Event::GrantAdopted(GrantFacts { donor, id, .. }) => {
             tracing::warn!(donor, grant = id.0, "lends a grant missing from the table; adopted");
         }
-        Event::GrantTransferred { from, to, owner } => {
-            tracing::info!(grant = from.0, successor = to.0, owner, "transferred");
+        Event::GrantTransferred { from, to, .. } => {
+            let owner = to.owner.as_ref().map(ToString::to_string);
+            tracing::info!(grant = from.0, successor = to.id.0, owner, "transferred");
         }
         Event::GrantLostInTransfer { from, to } => {
-            tracing::warn!(grant = from.0, successor = to.0, "had ended at its donor: lost");
+            tracing::warn!(grant = from.0, successor = to.id.0, "had ended at its donor: lost");
         }
         Event::GrantNotAdopted { donor, id, share } => {
             let Share { kind, address, bytes, .. } = share;
             tracing::warn!(donor, grant = id.0, %kind, address, bytes, "impossible grant reported");
         }
     }
+}
+
+fn log_end(grant: &GrantFacts, how: &'static str) {
+    let GrantFacts { id, owner, donor, share, recipient, purpose } = grant;
+    let Share { kind, address, bytes, .. } = share;
+    let owner = owner.as_ref().map(ToString::to_string);
+    tracing::info!(grant = id.0, owner, donor, %kind, address, bytes, recipient, purpose, "{how}");
 }
 
 /// Logs the grants of a request: owner, size and program.

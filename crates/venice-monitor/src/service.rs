@@ -1,6 +1,7 @@
 //! The gRPC service: every call goes to the driver and awaits its answer.
 
 use crate::inputs::{Input, Listing, Order, RecordsAnswer, Report};
+use crate::metrics::Counters;
 use crate::rotation::Rotation;
 use crate::tenure::Tenure;
 use std::net::SocketAddr;
@@ -9,10 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
-    AllocationPlan, AllocationRequest, Asked, ClaimRequest, ForecastRow, Grant, GrantRow,
-    HeartbeatAck, HeartbeatReport, Identity, Kept, LinkRow, NodeRegistration, NodeRow, Owner,
-    QueueRow, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered, ResourceRow,
-    TransferRequest, Transferred, User,
+    AllocationPlan, AllocationRequest, Asked, ClaimRequest, EventBatch, EventPosition, ForecastRow,
+    Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, Kept, LinkRow, NodeRegistration,
+    NodeRow, Owner, QueueRow, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered,
+    ResourceRow, TransferRequest, Transferred, User,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -24,6 +25,7 @@ pub(crate) struct Service {
     pub(crate) addr: SocketAddr,
     pub(crate) tenure: Tenure,
     pub(crate) rotation: Rotation,
+    counters: Arc<Counters>,
 }
 
 impl Service {
@@ -33,8 +35,9 @@ impl Service {
         addr: SocketAddr,
         tenure: Tenure,
         rotation: Rotation,
+        counters: Arc<Counters>,
     ) -> Self {
-        Self { inputs, reports, authority, addr, tenure, rotation }
+        Self { inputs, reports, authority, addr, tenure, rotation, counters }
     }
 
     /// Sends an input and awaits its answer; `None` when the Monitor Node is stopping.
@@ -54,11 +57,19 @@ impl Service {
         self.ask(Input::Records).await.unwrap_or_else(stopping)
     }
 
+    /// Queries a table; `None` when the Monitor Node is stopping.
+    pub(crate) async fn listed<T>(
+        &self,
+        listing: impl FnOnce(oneshot::Sender<T>) -> Listing,
+    ) -> Option<T> {
+        self.ask(|reply| Input::List(listing(reply))).await
+    }
+
     pub(crate) async fn list<T>(
         &self,
         listing: impl FnOnce(oneshot::Sender<Vec<T>>) -> Listing,
     ) -> Vec<T> {
-        self.ask(|reply| Input::List(listing(reply))).await.unwrap_or_default()
+        self.listed(listing).await.unwrap_or_default()
     }
 }
 
@@ -142,7 +153,19 @@ impl MonitorHandler for Service {
     }
 
     async fn quotas(&self) -> QuotaTable {
-        self.ask(|reply| Input::List(Listing::Quotas(reply))).await.unwrap_or_default()
+        self.listed(Listing::Quotas).await.unwrap_or_default()
+    }
+
+    async fn events_after(&self, position: EventPosition, wait: bool) -> EventBatch {
+        let events = &self.counters.events;
+        if wait && position.list == events.end().list {
+            events.wait_after(position).await;
+        }
+        events.after(position)
+    }
+
+    async fn events_end(&self) -> EventPosition {
+        self.counters.events.end()
     }
 
     async fn nodes(&self) -> Vec<NodeRow> {

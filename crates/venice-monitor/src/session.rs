@@ -2,7 +2,7 @@
 //! these arrive.
 
 use crate::clock::Clock;
-use crate::config::MonitorConfig;
+use crate::config::{MonitorConfig, MonitorReady};
 use crate::donors::Donors;
 use crate::driver::Driver;
 use crate::error::MonitorError;
@@ -10,6 +10,7 @@ use crate::file_store::FileStore;
 use crate::heartbeat_server::HeartbeatServer;
 use crate::inputs::Input;
 use crate::keys::SystemKeys;
+use crate::observed::Observed;
 use crate::owner_record::Claim;
 use crate::records::RecordStore;
 use crate::renewal;
@@ -19,7 +20,6 @@ use crate::shared_store::SharedStore;
 use crate::tenure::Tenure;
 use crate::trust::TrustState;
 use std::future::Future;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -44,26 +44,29 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// State that all sessions share.
 pub(crate) struct Session {
     pub(crate) config: MonitorConfig,
-    pub(crate) addr: SocketAddr,
+    pub(crate) ready: MonitorReady,
     pub(crate) authority: Arc<Authority>,
     pub(crate) holder: Holder,
     pub(crate) door: Arc<TlsServer>,
     pub(crate) heartbeat_server: HeartbeatServer,
+    pub(crate) observed: Arc<Observed>,
 }
 
 impl Session {
     pub(crate) fn new(
         config: MonitorConfig,
-        addr: SocketAddr,
+        ready: MonitorReady,
         heartbeat_server: HeartbeatServer,
     ) -> Result<Self, MonitorError> {
         let (authority, holder, door) = load_authority(&config)?;
-        Ok(Self { config, addr, authority, holder, door, heartbeat_server })
+        let observed = Arc::new(Observed::new(Arc::clone(&door)));
+        Ok(Self { config, ready, authority, holder, door, heartbeat_server, observed })
     }
 
     /// Takes up the authority on the disk, with a new certificate.
     pub(crate) fn load_authority(&mut self) -> Result<(), MonitorError> {
         (self.authority, self.holder, self.door) = load_authority(&self.config)?;
+        self.observed.set_door(&self.door);
         Ok(())
     }
 
@@ -88,7 +91,7 @@ impl Session {
             authority: self.authority.fingerprint(),
             former: self.authority.authorities().former().map(|it| Fingerprint::of(it)),
             identity: self.config.identity_dir(),
-            addr: self.addr.to_string(),
+            addr: self.ready.addr.to_string(),
             store: self.config.store_location()?.to_string(),
         })
     }
@@ -100,7 +103,7 @@ impl Session {
         (store, records): (RecordStore, Vec<Record>),
         shutdown: &mut Pin<&mut (impl Future<Output = ()> + Send)>,
     ) -> Result<(), MonitorError> {
-        let (addr, count) = (self.addr, records.len());
+        let (addr, count) = (self.ready.addr, records.len());
         let peer_tasks = PeerTasks::of(&store);
         let mut tasks = JoinSet::new();
         let (inputs, received) = mpsc::channel(INPUT_QUEUE);
@@ -117,7 +120,8 @@ impl Session {
             changed: Arc::default(),
         };
         let changed = Arc::clone(&rotation.changed);
-        let service = Service::new(channels, authority, addr, tenure.clone(), rotation);
+        let counters = Arc::clone(&self.observed.counters);
+        let service = Service::new(channels, authority, addr, tenure.clone(), rotation, counters);
         let service = Arc::new(service);
         let _background = self.background(&service, peer_tasks.renewal)?;
         let (stop, stopped) = oneshot::channel();
@@ -125,10 +129,14 @@ impl Session {
         let stopped = async { drop(stopped.await) };
         let (door, nodes) = (Arc::clone(&self.door), self.heartbeat_server.handle());
         let nodes = (nodes, self.config.user_calls);
-        let serving = serve_monitor(listener, door, service, nodes, stopped);
+        let serving = serve_monitor(listener, door, Arc::clone(&service), nodes, stopped);
         let mut serving = std::pin::pin!(serving);
         tracing::info!(%addr, records = count, "the Monitor Node listens");
-        std::mem::take(&mut self.config.on_ready).call(addr);
+        if let Some(addr) = self.ready.metrics_addr {
+            tracing::info!(%addr, "metrics and health are served, at /metrics, /healthz, /readyz");
+        }
+        self.observed.note_serving(&service);
+        std::mem::take(&mut self.config.on_ready).call(self.ready);
         let is_rotated = tokio::select! {
             served = &mut serving => served.map(|()| false)?,
             () = tenure.over() => return Err(MonitorError::CutOff),
@@ -172,7 +180,8 @@ impl Session {
         let version = authority.authorities().version();
         let trust = TrustState { door, authority, version };
         let life_ms = self.config.longest_life_ms();
-        Ok(Driver::new(core, store, clock, donors, trust, life_ms))
+        let counters = Arc::clone(&self.observed.counters);
+        Ok(Driver::new(core, store, clock, donors, trust, life_ms, counters))
     }
 
     /// Starts the background tasks.

@@ -44,10 +44,24 @@ pub struct RefusedCounts {
 }
 
 impl RefusedCounts {
+    /// Returns the counts with the names of their reasons.
+    pub fn by_reason(&self) -> [(&'static str, u64); 10] {
+        [
+            ("no_tls", self.no_tls),
+            ("no_certificate", self.no_certificate),
+            ("expired", self.expired),
+            ("revoked", self.revoked),
+            ("foreign", self.foreign),
+            ("forbidden", self.forbidden),
+            ("bad_token", self.bad_token),
+            ("wrong_key", self.wrong_key),
+            ("uncertified", self.uncertified),
+            ("too_many", self.too_many),
+        ]
+    }
+
     /// Returns the sum over all reasons.
     pub fn total(&self) -> u64 {
-        let Self { no_tls, no_certificate, expired, revoked, foreign, forbidden, .. } = self;
-        let door = no_tls + no_certificate + expired + revoked + foreign + forbidden;
-        door + self.bad_token + self.wrong_key + self.uncertified + self.too_many
+        self.by_reason().into_iter().map(|(_, count)| count).sum()
     }
 }

@@ -10,6 +10,7 @@
 //! - [`forecast::Forecaster`] predicts the need of a workload from its past use.
 //! - [`caller`] names authenticated callers, [`revocation`] revoked nodes, [`door`] counts refused
 //!   callers.
+//! - [`event`] describes events for users.
 //! - [`quota`] limits the use of each user, [`queueing`] describes requests that wait for room.
 //! - [`counts`] counts what bounds apply to, [`label`] has the rules for texts that others read.
 //! - [`transfer`] has the messages of grants that change hands.
@@ -28,6 +29,7 @@ pub mod caller;
 pub mod counts;
 pub mod donor;
 pub mod door;
+pub mod event;
 pub mod forecast;
 pub mod kind;
 pub mod label;

@@ -24,6 +24,7 @@ mod deregistration;
 mod devices;
 mod distance;
 mod drain;
+mod event;
 mod handshake;
 mod lending;
 mod links;
@@ -44,8 +45,9 @@ mod transfer;
 mod view;
 mod weighing;
 
-pub use action::{Action, CallError, Change, Event, Kept, Record, Token};
+pub use action::{Action, CallError, Change, Kept, Record, Token};
 pub use admission::JoinTokenRecord;
+pub use event::{Event, GrantFacts, RequestFacts};
 pub use view::{RecordKey, Sight, View};
 
 use crate::NS_PER_MS;

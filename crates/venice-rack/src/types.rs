@@ -556,6 +556,29 @@ pub enum RackError {
     Stopping,
 }
 
+impl RackError {
+    /// Returns the reason in a word, by which refusals are counted.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NoRoom { .. } => "no-room",
+            Self::NoBandwidth(_) => "no-bandwidth",
+            Self::NoDevice(_) => "no-device",
+            Self::OverQuota(_) => "over-quota",
+            Self::UnknownNode(_) => "unknown-node",
+            Self::NameTaken { .. } => "name-taken",
+            Self::NotRegistered => "not-registered",
+            Self::BadRequest(_) => "bad-request",
+            Self::TooMany(_) => "too-many",
+            Self::HandshakeFailed => "handshake-failed",
+            Self::TransferFailed(_) => "transfer-failed",
+            Self::BadToken(_) => "bad-token",
+            Self::Forbidden(_) => "forbidden",
+            Self::StoreFull(_) => "store-full",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
 /// Formats the refusal of a node that is being drained.
 pub fn drained_text(node: &str) -> String {
     format!("{node} is being drained and lends nothing more: name another donor, or none")

@@ -12,8 +12,8 @@ use venice_cli::{failure, help, manual, numbers};
 use venice_measure::demo;
 
 use crate::{
-    backup, daemon, doctor, drain, forecast, get, grants, host_port, identity, lab, listing, place,
-    queue, quota, rack, run, runs, swap, window,
+    backup, daemon, doctor, drain, events, forecast, get, grants, host_port, identity, lab,
+    listing, place, queue, quota, rack, run, runs, swap, top, window,
 };
 use examples::*;
 
@@ -94,6 +94,12 @@ enum Command {
     /// List the links between nodes and their state (Topology Status Table)
     #[command(after_help = HELP_LINKS)]
     Links(listing::ListArgs),
+    /// List what has happened: who got, lost and released what, nodes that came and went
+    #[command(after_help = events::HELP)]
+    Events(events::EventsArgs),
+    /// Show the rack live: nodes, programs, grants, queue, events
+    #[command(after_help = top::HELP)]
+    Top(top::TopArgs),
     /// List forecast needs of workloads and the memory reserved for them
     #[command(after_help = forecast::HELP)]
     Forecast(listing::ListArgs),
@@ -235,6 +241,8 @@ fn execute(cli: &Cli) -> anyhow::Result<i32> {
         Command::Place(args) => place::execute(args, monitor),
         Command::Queue(args) => queue::execute(args, monitor),
         Command::Links(args) => listing::links(args, monitor),
+        Command::Events(args) => events::execute(args, monitor),
+        Command::Top(args) => top::execute(args, monitor),
         Command::Forecast(args) => forecast::execute(args, monitor),
         Command::Demo(args) => demo::execute(args.clone()).map(|()| 0),
         // Without a flag in front, `lab::execute` has started them.

@@ -2,7 +2,7 @@
 //!
 //! The one binary. [`cli`] has the commands. `run` runs a program on borrowed memory; `swap` makes
 //! the kernel swap to it; `runs` lists such programs. `rack` manages a rack of processes on this
-//! machine, `daemon` is the code of such a process. `listing` shows the Monitor Node's tables,
+//! machine, `daemon` is the code of such a process. `listing` shows the Monitor Node's tables, `events` what happens, `top` both,
 //! `quota` manages quotas, `get` holds memory and devices, `doctor` checks the machine.
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod client_drivers;
 mod daemon;
 mod doctor;
 mod drain;
+mod events;
 mod forecast;
 mod get;
 mod granted;
@@ -34,6 +35,7 @@ mod run;
 mod runs;
 mod session;
 mod swap;
+mod top;
 mod waiting;
 mod window;
 

@@ -30,7 +30,7 @@ const HAND_OVER_PAUSE: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone)]
 pub struct MonitorClient {
     addr: String,
-    inner: MonitorNodeClient<Channel>,
+    pub(super) inner: MonitorNodeClient<Channel>,
 }
 
 impl MonitorClient {

@@ -4,6 +4,7 @@ use super::shares::{kind_in, kind_name_in, kind_name_out, kind_out};
 use crate::proto;
 use std::collections::BTreeMap;
 use tonic::Status;
+use venice_rack::event::EventRow;
 use venice_rack::queueing::Standing;
 use venice_rack::rows::{
     AllocationPlan, DevicePlan, DevicePlanRow, ForecastRow, GrantRow, LinkRow, NodeRow,
@@ -176,6 +177,27 @@ same_fields!(
         hops,
         emulated,
         reported_by,
+    }
+);
+same_fields!(
+    event_row_out,
+    event_row_in,
+    EventRow {
+        number,
+        time_ms,
+        kind,
+        node,
+        grant,
+        owner_user,
+        owner_node,
+        resource,
+        address,
+        bytes,
+        recipient,
+        purpose,
+        by,
+        reason,
+        detail,
     }
 );
 same_fields!(

@@ -64,6 +64,7 @@ async fn accept_all(
 ) {
     let handshakes = HandshakeLimiter::within(settings.limits.in_handshake);
     let connections = ConnectionLimiter::new(settings.limits);
+    tls.watch_connections(&connections);
     loop {
         let (stream, addr) = match listener.accept().await {
             Ok(accepted) => accepted,

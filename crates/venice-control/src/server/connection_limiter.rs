@@ -25,6 +25,17 @@ struct Open {
     of_user: Counts<Owner>,
 }
 
+/// Open connections of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ConnectionCounts {
+    /// All, those in their handshake included.
+    pub all: usize,
+    /// Those of peers that are not admitted.
+    pub strangers: usize,
+    /// Those of users that are no administrators.
+    pub users: usize,
+}
+
 /// The class of an open connection.
 #[derive(Debug)]
 enum Class {
@@ -54,6 +65,12 @@ impl ConnectionLimiter {
         }
         open.all += 1;
         Some(ConnectionPermit { limiter: Arc::clone(self), class: Class::Unbounded })
+    }
+
+    /// Returns the open connections.
+    pub(super) fn counts(&self) -> ConnectionCounts {
+        let open = self.lock();
+        ConnectionCounts { all: open.all, strangers: open.strangers.len(), users: open.users }
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
@@ -163,7 +180,8 @@ mod tests {
         assert_eq!(agents.len(), 4, "the rest");
         drop((users, admin, agents));
         let nobody: Vec<_> = (0..3).map(|_| open(None).unwrap()).collect();
-        assert_eq!(limiter.lock().all, 3, "a displaced connection counts until it is closed");
+        let counts = ConnectionCounts { all: 3, strangers: 2, users: 0 };
+        assert_eq!(limiter.counts(), counts, "a displaced connection counts until it is closed");
         drop(nobody);
         let open = limiter.lock();
         assert_eq!((open.all, open.users), (0, 0));

@@ -4,6 +4,7 @@ use super::accept::Connections;
 use super::audit::audit;
 use super::call_limiter::{CallLimit, CallLimiter};
 use super::enrolment::{ADMINS, EnrolmentHandler, EnrolmentService};
+use super::events::{self, Events, Watches};
 use super::heartbeats::{Answers, Heartbeats};
 use super::listen::{ServeError, transport};
 use super::monitor_handler::MonitorHandler;
@@ -46,7 +47,8 @@ pub async fn serve_monitor<H: MonitorHandler + EnrolmentHandler>(
     let (of_nodes, of_others) = Connections::apart(&tls, listener, nodes)?;
     let (stop, mut stopped) = watch::channel(());
     let limit = CallLimit(CallLimiter::new(calls_of_user, Arc::clone(&tls)));
-    let router = || router(&tls, &handler, &stopped, limit.clone());
+    let watches = Arc::default();
+    let router = || router((&tls, &watches), &handler, &stopped, limit.clone());
     let (to_nodes, to_others) = (router(), router());
     // A set, so that the task is aborted when this future is dropped.
     let mut beside = JoinSet::new();
@@ -69,7 +71,7 @@ pub async fn serve_monitor<H: MonitorHandler + EnrolmentHandler>(
 
 /// Returns the router of all services.
 fn router<H: MonitorHandler + EnrolmentHandler>(
-    tls: &Arc<TlsServer>,
+    (tls, watches): (&Arc<TlsServer>, &Arc<Watches>),
     handler: &Arc<H>,
     serving: &watch::Receiver<()>,
     limit: CallLimit,
@@ -78,7 +80,12 @@ fn router<H: MonitorHandler + EnrolmentHandler>(
     let enrolment = EnrolmentService::new(Arc::clone(&handler), Arc::clone(&tls));
     transport()
         .layer(limit)
-        .add_service(MonitorNodeServer::new(Service { handler, tls, serving: serving.clone() }))
+        .add_service(MonitorNodeServer::new(Service {
+            handler,
+            tls,
+            serving: serving.clone(),
+            watches: Arc::clone(watches),
+        }))
         .add_service(GateServer::new(enrolment))
 }
 
@@ -87,6 +94,7 @@ struct Service<H> {
     tls: Arc<TlsServer>,
     /// Its sender is dropped when serving ends: open calls end then.
     serving: watch::Receiver<()>,
+    watches: Arc<Watches>,
 }
 
 impl<H> Service<H> {
@@ -358,5 +366,16 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         self.tls.admit(&request)?;
         let links = self.handler.links().await.into_iter().map(convert::link_row_out).collect();
         Ok(Response::new(proto::ListLinksResponse { links }))
+    }
+
+    type WatchEventsStream = Events;
+
+    async fn watch_events(
+        &self,
+        request: Request<proto::WatchEventsRequest>,
+    ) -> Result<Response<Events>, Status> {
+        let server = (Arc::clone(&self.tls), self.serving.clone());
+        let handler = Arc::clone(&self.handler);
+        events::watch_events(handler, server, &self.watches, request).await.map(Response::new)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use venice_rack::caller::{Owner, User};
+use venice_rack::event::{EventBatch, EventPosition};
 use venice_rack::monitor::Kept;
 use venice_rack::queueing::Asked;
 use venice_rack::quota::{QuotaFor, QuotaRecord};
@@ -93,6 +94,16 @@ pub trait MonitorHandler: Send + Sync + 'static {
 
     /// Returns the quotas and their use.
     fn quotas(&self) -> impl Future<Output = QuotaTable> + Send;
+
+    /// Returns the next events after a position; with `wait`, once there is one.
+    fn events_after(
+        &self,
+        position: EventPosition,
+        wait: bool,
+    ) -> impl Future<Output = EventBatch> + Send;
+
+    /// Returns the position after the newest event.
+    fn events_end(&self) -> impl Future<Output = EventPosition> + Send;
 
     /// Returns the nodes.
     fn nodes(&self) -> impl Future<Output = Vec<NodeRow>> + Send;

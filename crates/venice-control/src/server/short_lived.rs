@@ -54,6 +54,11 @@ impl<K: Ord + Clone> ShortLived<K> {
         oldest.is_some_and(|oldest| self.leave(oldest))
     }
 
+    /// Returns the number of connections.
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
     /// Removes a connection, displaced before or not. Returns true if it was in the set.
     pub(super) fn leave(&mut self, number: u64) -> bool {
         let Some((origin, _displace)) = self.open.remove(&number) else { return false };

@@ -1,5 +1,6 @@
 //! The TLS side of a gRPC service: authenticates callers and decides whether they are admitted.
 
+use super::connection_limiter::{ConnectionCounts, ConnectionLimiter};
 use super::peer_identity::{Peer, peer};
 use super::refusals::{Reason, Refusals, Subject};
 use crate::identity::{CertificateInfo, Credential, Holder, IdentityError, NotAdmitted, Trust};
@@ -7,7 +8,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tonic::{Request, Status};
 use venice_rack::caller::Caller;
 use venice_rack::door::RefusedCounts;
@@ -20,6 +21,8 @@ pub struct TlsServer {
     holder: Holder,
     trust: Trust,
     refusals: Refusals,
+    /// The limiter of its listener.
+    connections: Mutex<Weak<ConnectionLimiter>>,
 }
 
 impl TlsServer {
@@ -30,7 +33,8 @@ impl TlsServer {
     /// [`IdentityError::Tls`].
     pub fn new(holder: Holder) -> Result<Arc<Self>, IdentityError> {
         let trust = Trust::new(&holder.authorities())?;
-        Ok(Arc::new(Self { holder, trust, refusals: Refusals::default() }))
+        let (refusals, connections) = (Refusals::default(), Mutex::default());
+        Ok(Arc::new(Self { holder, trust, refusals, connections }))
     }
 
     /// Credential of the server.
@@ -73,6 +77,17 @@ impl TlsServer {
     /// Refusals since the server was created.
     pub fn refused(&self) -> RefusedCounts {
         self.refusals.counts()
+    }
+
+    /// Open connections of its listener; none while it does not listen.
+    pub fn connections(&self) -> ConnectionCounts {
+        let limiter = self.connections.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        limiter.map(|limiter| limiter.counts()).unwrap_or_default()
+    }
+
+    /// Takes the limiter of its listener.
+    pub(super) fn watch_connections(&self, limiter: &Arc<ConnectionLimiter>) {
+        *self.connections.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(limiter);
     }
 
     /// Counts and logs a join with an invalid token.

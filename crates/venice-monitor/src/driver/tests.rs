@@ -28,7 +28,9 @@ async fn driver_of(dir: &std::path::Path, config: &MonitorConfig) -> Driver {
     let settings = config.settings();
     let core = MonitorCore::recover(settings, keys, 0, records);
     let donors = Donors::new(Login::held(holder), Duration::from_secs(1));
-    Driver::new(core, store, Clock::start(), donors, TrustState { door, authority, version: 1 }, 0)
+    let counters = Arc::new(Counters::new());
+    let trust = TrustState { door, authority, version: 1 };
+    Driver::new(core, store, Clock::start(), donors, trust, 0, counters)
 }
 
 #[tokio::test]

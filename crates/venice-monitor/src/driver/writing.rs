@@ -6,10 +6,10 @@
 
 use super::Driver;
 use crate::error::MonitorError;
-use crate::inputs::Input;
+use crate::inputs::{Input, Listing};
 use crate::records::Applied;
 use std::mem::replace;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use venice_control::RackError;
 use venice_rack::monitor::Change;
@@ -25,7 +25,10 @@ impl Driver {
         yield_to_tasks(!self.calls.is_empty()).await;
         let mut has_waited = false;
         loop {
-            match self.store.apply(changes).await? {
+            let began = Instant::now();
+            let applied = self.store.apply(changes).await?;
+            self.counters.note_write(began.elapsed());
+            match applied {
                 Applied::NoRoom { unmade, why } => {
                     if !replace(&mut has_waited, true) {
                         tracing::error!("{why}: no grants or changes until there is room");
@@ -78,6 +81,7 @@ impl Driver {
             Input::Claim(_, _, reply) => drop(reply.send(Err(refused()))),
             Input::Records(reply) => drop(reply.send(Err(refused()))),
             Input::Order(order, reply) if !order.is_rack_wide() => drop(reply.send(Err(refused()))),
+            Input::List(Listing::Obstacle(reply)) => drop(reply.send(Some(why.to_owned()))),
             input => self.handle_input(input),
         }
     }

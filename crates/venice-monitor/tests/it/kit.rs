@@ -37,7 +37,7 @@ impl StartingMonitor {
     pub fn of(mut config: MonitorConfig) -> Self {
         let (ready, is_ready) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
-        config.on_ready = OnReady::new(move |addr| ready.send(addr).unwrap());
+        config.on_ready = OnReady::new(move |at| ready.send(at.addr).unwrap());
         let task = tokio::spawn(async {
             let ended = venice_monitor::run(config, async {
                 let _ = stopped.await;

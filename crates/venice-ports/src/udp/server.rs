@@ -135,6 +135,11 @@ impl UdpServer {
     pub fn traffic(&self) -> Vec<Traffic> {
         self.shared.traffic.all()
     }
+
+    /// Returns the sum of [`Self::traffic`] over all keys, also over those long forgotten.
+    pub fn total_traffic(&self) -> Traffic {
+        self.shared.traffic.total()
+    }
 }
 
 impl Drop for UdpServer {

@@ -23,21 +23,36 @@ pub struct Traffic {
 
 /// Sums over all threads.
 #[derive(Debug, Default)]
-pub(super) struct TrafficTable(Mutex<BTreeMap<Option<KeyName>, Traffic>>);
+pub(super) struct TrafficTable(Mutex<Sums>);
+
+#[derive(Debug, Default)]
+struct Sums {
+    by_name: BTreeMap<Option<KeyName>, Traffic>,
+    /// Of all names, those forgotten included.
+    total: Traffic,
+}
 
 impl TrafficTable {
     pub(super) fn add(&self, more: Traffic) {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if table.len() >= MAX_NAMES && !table.contains_key(&more.name) {
-            table.pop_first();
+        let mut sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Sums { by_name, total } = &mut *sums;
+        if by_name.len() >= MAX_NAMES && !by_name.contains_key(&more.name) {
+            by_name.pop_first();
         }
-        let sum = table.entry(more.name).or_insert(Traffic { name: more.name, ..more.none() });
-        sum.received_bytes += more.received_bytes;
-        sum.sent_bytes += more.sent_bytes;
+        let sum = by_name.entry(more.name).or_insert(Traffic { name: more.name, ..more.none() });
+        for sum in [sum, total] {
+            sum.received_bytes += more.received_bytes;
+            sum.sent_bytes += more.sent_bytes;
+        }
+    }
+
+    /// Returns the sum over all names, which only grows.
+    pub(super) fn total(&self) -> Traffic {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).total
     }
 
     pub(super) fn all(&self) -> Vec<Traffic> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).by_name.values().copied().collect()
     }
 }
 

@@ -1,15 +1,14 @@
 //! The actions of the Monitor Node, and their results.
 
 use super::admission::JoinTokenRecord;
-use crate::caller::Owner;
+use super::event::Event;
 use crate::queueing::Standing;
-use crate::quota::{Limits, QuotaFor, QuotaRecord};
+use crate::quota::{QuotaFor, QuotaRecord};
 use crate::rat::GrantRecord;
 use crate::revocation::Revocation;
 use crate::rrt::NodeRecord;
 use crate::types::{
-    Grant, Identity, PrepareRequest, RackError, Refusal, Registered, Share, TransferStep,
-    Transferred,
+    Grant, Identity, PrepareRequest, RackError, Refusal, Registered, TransferStep, Transferred,
 };
 use serde::{Deserialize, Serialize};
 use venice_wire::{GrantId, NodeId};
@@ -144,7 +143,7 @@ pub enum Action {
         /// The answer.
         result: Result<Registered, RackError>,
     },
-    /// Write to the log; nothing else to do.
+    /// Write to the log and to the list of events; nothing else to do.
     Note(Event),
 }
 
@@ -155,118 +154,6 @@ pub struct Kept {
     pub forged: Vec<GrantId>,
     /// Grants adopted from their donors, which alone have their keys.
     pub keyless: Vec<GrantId>,
-}
-
-/// An event for the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// A node joined, under a new epoch.
-    NodeJoined {
-        /// Its name.
-        name: String,
-        /// Its number and epoch.
-        identity: Identity,
-    },
-    /// A node that was down reports again.
-    NodeBack {
-        /// Its name.
-        name: String,
-    },
-    /// A node missed its heartbeats or refused a connection.
-    NodeDown {
-        /// Its name.
-        name: String,
-    },
-    /// A node reports, and calls to it fail.
-    NodeUnreachable {
-        /// Its name.
-        name: String,
-        /// The `host:port` that was called.
-        addr: String,
-    },
-    /// A node that could not be reached answers.
-    NodeReached {
-        /// Its name.
-        name: String,
-    },
-    /// A grant is preempted: its donor gives notice.
-    GrantPreempted {
-        /// The grant's number.
-        id: GrantId,
-        /// Its owner, if known.
-        owner: Option<Owner>,
-        /// The granted share.
-        share: Share,
-        /// Owner of the request it is preempted for.
-        by: Owner,
-    },
-    /// A node's agent was stopped in an orderly way.
-    NodeStopped {
-        /// Its name.
-        name: String,
-    },
-    /// The drain of a node began or ended.
-    NodeDrains {
-        /// Its name.
-        name: String,
-        /// True if it began.
-        drains: bool,
-    },
-    /// A machine was enrolled as this node.
-    NodeAdmitted {
-        /// Its name.
-        name: String,
-    },
-    /// A node was revoked.
-    NodeRevoked {
-        /// Its name.
-        name: String,
-    },
-    /// A quota was set.
-    QuotaSet {
-        /// The users it applies to.
-        of: QuotaFor,
-        /// All its limits now.
-        limits: Limits,
-    },
-    /// A quota was removed.
-    QuotaRemoved {
-        /// The users it applied to.
-        of: QuotaFor,
-    },
-    /// A donor lends a grant that was not in the table.
-    GrantAdopted {
-        /// The donor's name.
-        donor: String,
-        /// The grant.
-        id: GrantId,
-    },
-    /// A grant was transferred.
-    GrantTransferred {
-        /// The grant.
-        from: GrantId,
-        /// Its successor.
-        to: GrantId,
-        /// The new owner.
-        owner: String,
-    },
-    /// A grant ended at its donor before the transfer to a new owner was executed there.
-    GrantLostInTransfer {
-        /// The grant.
-        from: GrantId,
-        /// Its successor.
-        to: GrantId,
-    },
-    /// A donor reports an impossible grant: beyond what it lends, or with names no request may
-    /// have.
-    GrantNotAdopted {
-        /// The donor's name.
-        donor: String,
-        /// The grant's number, as reported.
-        id: GrantId,
-        /// Its share, as reported.
-        share: Share,
-    },
 }
 
 /// A durable change.

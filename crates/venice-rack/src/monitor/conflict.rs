@@ -62,6 +62,7 @@ impl MonitorCore {
                 // These are right whatever the records are. A client without an answer about a
                 // handshake that peers called off would ask again, call off theirs, and they this
                 // one, in a circle.
+                Action::Note(event) if event.follows_record() => {}
                 Action::SendAbort { .. }
                 | Action::SendAbortTransfer { .. }
                 | Action::ReplyStanding { .. }

@@ -32,8 +32,11 @@ impl MonitorCore {
     /// Takes down a node that has stopped, as known from the agent or from another Monitor Node's
     /// record.
     pub(super) fn note_stopped(&mut self, now_ns: u64, node: Identity, name: String) {
-        self.take_down(now_ns, node);
+        let was_up = self.take_down(now_ns, node);
         self.note(Event::NodeStopped { name });
+        if was_up {
+            self.note_lost_grants(node);
+        }
     }
 
     /// Refuses a registration that was on its way when its agent stopped.

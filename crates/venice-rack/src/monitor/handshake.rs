@@ -2,7 +2,7 @@
 
 use super::pending::{CheckedRequest, Part, PartState, PendingRequest, SentPrepare, WantedMemory};
 use super::weighing::Weighing;
-use super::{Action, CallError, Change, MonitorCore};
+use super::{Action, CallError, Change, Event, MonitorCore};
 use crate::placement::{Donor, Policy, place};
 use crate::rat::{GrantRecord, GrantState, Origin};
 use crate::resource::Share;
@@ -540,7 +540,7 @@ impl MonitorCore {
     /// the records and the donor suffice: the recipient need not wait.
     fn finish(&mut self, now_ns: u64, client_id: u128) {
         let Some(pending) = self.requests.remove(&client_id) else { return };
-        let (mut grants, mut changes) = (Vec::new(), Vec::new());
+        let (mut grants, mut changes, mut events) = (Vec::new(), Vec::new(), Vec::new());
         let at_once = pending.parts.values().all(|part| part.at_once);
         for (id, part) in &pending.parts {
             self.parts.remove(id);
@@ -552,6 +552,7 @@ impl MonitorCore {
                 ..record.clone()
             };
             grants.extend(self.grant_for_recipient(&record));
+            events.push(Event::GrantBegan(self.facts_of(&record)));
             changes.push(Change::PutGrant(record));
         }
         let reply = Action::ReplyRequest { client_id, result: Ok(grants) };
@@ -563,6 +564,7 @@ impl MonitorCore {
             self.change_together(changes);
             self.actions.push_back(reply);
         }
+        events.into_iter().for_each(|event| self.note(event));
     }
 
     pub(super) fn fail_late_requests(&mut self, now_ns: u64) {

@@ -14,7 +14,7 @@
 
 use super::handshake::Chosen;
 use super::pending::{PartState, PendingRequest, SentPrepare};
-use super::{Action, CallError, Change, MonitorCore};
+use super::{Action, CallError, Change, Event, MonitorCore};
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::{DonorStatus, HeldGrant, HeldState, Identity, PrepareRequest, RackError};
 use std::collections::BTreeSet;
@@ -144,12 +144,14 @@ impl MonitorCore {
         match result {
             Ok(status) => {
                 let Some(record) = self.rat.get(grant).cloned() else { return };
+                let began = Event::GrantBegan(self.facts_of(&record));
                 self.change(Change::PutGrant(GrantRecord {
                     state: GrantState::Committed,
                     granted_ns: now_ns,
                     confirmed_revision: status.revision,
                     ..record
                 }));
+                self.note(began);
             }
             Err(CallError::Refused(_)) => self.change(Change::DeleteGrant(grant)),
             // Its donor's next report repeats the call; if the donor is dead, the grant is lost

@@ -319,10 +319,12 @@ impl MonitorCore {
                 && grant.confirmed_revision <= revision
                 && !held.contains(&grant.id)
         };
-        let over: Vec<_> =
-            self.rat.of_donor(donor.node).filter(is_over).map(|grant| grant.id).collect();
-        for id in over {
-            self.change(Change::DeleteGrant(id));
+        let over: Vec<_> = self.rat.of_donor(donor.node).filter(is_over).cloned().collect();
+        for grant in &over {
+            self.change(Change::DeleteGrant(grant.id));
+        }
+        for grant in over.iter().filter(|grant| grant.state == GrantState::Committed) {
+            self.note(Event::GrantEnded(self.facts_of(grant)));
         }
         self.settle_by_report(now_ns, donor, report.status, &report.held);
         self.settle_transfers_by_report(now_ns, donor, report.status, &report.held);
@@ -368,9 +370,8 @@ impl MonitorCore {
             let HeldGrant { id, share, .. } = held;
             return self.note(Event::GrantNotAdopted { donor, id, share });
         };
-        self.note(Event::GrantAdopted { donor: self.name_of(donor.node), id: held.id });
         self.skip_grant_numbers_to(held.id);
-        self.change(Change::PutGrant(GrantRecord {
+        let record = GrantRecord {
             id: held.id,
             origin: None,
             owner: held.owner,
@@ -390,7 +391,9 @@ impl MonitorCore {
             from: None,
             claim_ms: 0,
             charged: None,
-        }));
+        };
+        self.note(Event::GrantAdopted(self.facts_of(&record)));
+        self.change(Change::PutGrant(record));
     }
 
     pub(super) fn mark_silent_nodes(&mut self, now_ns: u64) {
@@ -410,6 +413,7 @@ impl MonitorCore {
     pub(super) fn mark_down(&mut self, now_ns: u64, donor: Identity) {
         if self.take_down(now_ns, donor) {
             self.note(Event::NodeDown { name: self.name_of(donor.node) });
+            self.note_lost_grants(donor);
         }
     }
 

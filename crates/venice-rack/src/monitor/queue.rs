@@ -73,6 +73,10 @@ impl MonitorCore {
         // It brings nothing that another request waits for.
         let walk = Walk { kept: self.kept_before(place), free_slabs: self.free_slabs() };
         self.serve_place(now_ns, place, &walk);
+        if let Some(waiter) = self.queue.at(place) {
+            let (checked, needs) = (waiter.checked.clone(), waiter.needs.name());
+            self.note_queued(&checked, needs);
+        }
         self.call_back(now_ns);
     }
 
@@ -316,6 +320,9 @@ impl MonitorCore {
     /// one it would repeat, at any later time, a request that nobody waits for.
     fn call_off(&mut self, client_id: u128) {
         let is_answering = self.is_answering(client_id);
+        let queued = self.queue.of_client(client_id).map(|waiter| waiter.checked.clone());
+        let asked = || self.requests.get(&client_id).map(|pending| pending.checked.clone());
+        let withdrawn = queued.or_else(asked);
         let is_in_line = self.queue.leave_client(client_id);
         let is_in_handshake = self.take_back(client_id);
         if is_answering || is_in_line || is_in_handshake {
@@ -324,6 +331,9 @@ impl MonitorCore {
             let reason = "its caller has withdrawn this request".to_owned();
             let result = Err(RackError::BadRequest(reason));
             self.actions.push_front(Action::ReplyRequest { client_id, result });
+        }
+        if let Some(checked) = withdrawn {
+            self.note_withdrawn(&checked);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Release of grants.
 
-use super::{Action, CallError, Change, Kept, MonitorCore, Token};
+use super::{Action, CallError, Change, Event, Kept, MonitorCore, Token};
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::{DonorStatus, Identity};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ impl MonitorCore {
     /// Releases grants of a recipient, by their keys. Answered by [`Action::ReplyRelease`] when
     /// every donor has confirmed or does not answer. Grants that are gone already are ignored.
     pub fn handle_release(&mut self, token: Token, leases: &[(GrantId, GrantKey)]) {
-        let (mut release, mut kept) = (Vec::new(), Kept::default());
+        let (mut release, mut kept, mut events) = (Vec::new(), Kept::default(), Vec::new());
         for (id, key) in leases.iter().copied() {
             let Some(grant) = self.rat.get(id) else { continue };
             match grant.origin {
@@ -35,12 +35,14 @@ impl MonitorCore {
                 GrantState::Transferring => {}
                 GrantState::Committing | GrantState::Committed => {
                     let grant = grant.clone();
+                    events.push(Event::GrantReleased(self.facts_of(&grant)));
                     self.change_to_releasing(grant);
                     release.push(id);
                 }
                 GrantState::Releasing => release.push(id),
             }
         }
+        events.into_iter().for_each(|event| self.note(event));
         if release.is_empty() {
             self.actions.push_back(Action::ReplyRelease { token, kept });
         } else {

@@ -14,7 +14,7 @@ mod check;
 mod claim;
 
 use super::{Action, CallError, Change, Event, MonitorCore, Token};
-use crate::caller::{Owner, User};
+use crate::caller::User;
 use crate::rat::{GrantRecord, GrantState, Origin};
 use crate::transfer::{TransferRequest, TransferState, TransferStep, Transferred};
 use crate::types::{DonorStatus, HeldGrant, HeldState, Identity, RackError, Refusal};
@@ -305,7 +305,7 @@ impl MonitorCore {
         let from = record.from.unwrap_or_default();
         match result {
             Ok(status) => {
-                let owner = record.owner.as_ref().map(Owner::to_string).unwrap_or_default();
+                let (to, former) = (self.facts_of(&record), record.charged.clone());
                 self.change(Change::PutGrant(GrantRecord {
                     state: GrantState::Committed,
                     granted_ns: now_ns,
@@ -313,11 +313,12 @@ impl MonitorCore {
                     claim_ms: 0,
                     ..record
                 }));
-                self.note(Event::GrantTransferred { from, to: grant, owner });
+                self.note(Event::GrantTransferred { from, to, former });
             }
             Err(CallError::Refused(_)) => {
+                let to = self.facts_of(&record);
                 self.change(Change::DeleteGrant(grant));
-                self.note(Event::GrantLostInTransfer { from, to: grant });
+                self.note(Event::GrantLostInTransfer { from, to });
             }
             // Its donor's next report repeats the call; if the donor is dead, the grant is lost
             // with it.

@@ -42,7 +42,8 @@ EXAMPLES:
   venice down                                 stop the rack
 
 EXIT CODES: 0: success, 1: failure, 2: usage or configuration error.
-ENVIRONMENT: VENICE_MONITOR, VENICE_RUN_DIR, VENICE_LOG (for example venice_agent=debug).";
+ENVIRONMENT: VENICE_MONITOR, VENICE_RUN_DIR, VENICE_LOG (for example venice_agent=debug),
+VENICE_LOG_FORMAT (text, json, journald).";
 
 pub(super) const HELP_UP: &str = "\
 EXAMPLES:

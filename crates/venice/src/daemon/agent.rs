@@ -13,10 +13,9 @@ use venice_wire::ByteSize;
 use super::detach::DetachArgs;
 use super::helper::HelperThread;
 use super::local_socket::{check_socket_dir, local_socket, make_socket_dir};
-use super::{Ready, config_file, lend_size, mlock, run_daemon};
+use super::{ObserveArgs, Ready, config_file, lend_size, mlock, run_daemon};
 use crate::rack::explicit_address;
 use venice_cli::failure::Usage;
-use venice_cli::log::start_log;
 
 /// `venice agent`
 #[derive(Args, Debug)]
@@ -140,6 +139,8 @@ pub struct AgentArgs {
     #[arg(long, value_name = "SECONDS", env = "VENICE_PREPARE_TIMEOUT_S")]
     prepare_timeout_s: Option<f64>,
     #[command(flatten)]
+    observe: ObserveArgs,
+    #[command(flatten)]
     detach: DetachArgs,
 }
 
@@ -189,7 +190,7 @@ pub fn execute_router(args: &AgentArgs, monitor: Option<&str>) -> anyhow::Result
 fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
     config.shm_socket.as_deref().map_or(Ok(()), check_socket_dir)?;
     args.detach.apply()?;
-    start_log()?;
+    args.observe.log.start()?;
     mlock::lock();
     make_socket_dir(config.local_socket.as_deref())?;
     let detach = args.detach.clone();
@@ -198,6 +199,7 @@ fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
             control_addr: Some(ready.control_addr.to_string()),
             udp_addr: Some(ready.udp_addr.to_string()),
             relay_addr: ready.relay_addr.map(|addr| addr.to_string()),
+            metrics_addr: ready.metrics_addr.map(|addr| addr.to_string()),
             ..Ready::default()
         });
     });
@@ -261,6 +263,7 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
     config.pool |= args.pool;
     config.keep_free = args.keep_free.or(config.keep_free);
     config.take_back_after_s = args.take_back_after_s.unwrap_or(config.take_back_after_s);
+    config.metrics = args.observe.metrics(config.metrics);
     config.prepare_timeout_s = args.prepare_timeout_s.unwrap_or(config.prepare_timeout_s);
     Ok(config.with_joined())
 }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, bail};
 use clap::Args;
 use nix::unistd::{Gid, Group};
-use venice_cli::log::start_log;
+use venice_cli::log::LogArgs;
 use venice_memory::paged::helper::{Helper, check_privileges};
 use venice_recipient::local_rack::{HELPER_SOCKET, SERVICE_HELPER_DIR};
 
@@ -24,11 +24,13 @@ pub struct HelperArgs {
     /// Group allowed at that socket
     #[arg(long, value_name = "GROUP", default_value = "venice", env = "VENICE_SOCKET_GROUP")]
     socket_group: String,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 /// Serves until it is stopped.
 pub fn execute(args: &HelperArgs) -> anyhow::Result<i32> {
-    start_log()?;
+    args.log.start()?;
     let path = match &args.socket {
         Some(path) => {
             check_socket_dir(path)?;

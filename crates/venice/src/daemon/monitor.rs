@@ -6,16 +6,15 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::Args;
 use venice_control::Policy;
-use venice_monitor::{MonitorConfig, MonitorError, OnReady};
+use venice_monitor::{MonitorConfig, MonitorError, MonitorReady, OnReady};
 use venice_ports::set_time_slice;
 
 use super::detach::DetachArgs;
 use super::local_socket::{local_socket, make_socket_dir};
 use super::monitor_settings::MonitorSettings;
 use super::store_args::StoreArgs;
-use super::{Ready, config_file, run_daemon};
+use super::{ObserveArgs, Ready, config_file, run_daemon};
 use venice_cli::failure::Usage;
-use venice_cli::log::start_log;
 use venice_recipient::local_rack::MONITOR_SOCKET;
 
 /// `venice monitor`
@@ -77,6 +76,8 @@ pub struct MonitorArgs {
     #[command(flatten)]
     settings: MonitorSettings,
     #[command(flatten)]
+    observe: ObserveArgs,
+    #[command(flatten)]
     detach: DetachArgs,
 }
 
@@ -84,11 +85,15 @@ pub struct MonitorArgs {
 pub fn execute(args: &MonitorArgs) -> anyhow::Result<i32> {
     let mut config = configuration(args)?;
     args.detach.apply()?;
-    start_log()?;
+    args.observe.log.start()?;
     make_socket_dir(config.local_socket.as_deref())?;
     let detach = args.detach.clone();
-    config.on_ready = OnReady::new(move |addr| {
-        detach.tell_ready(&Ready { addr: Some(addr.to_string()), ..Ready::default() });
+    config.on_ready = OnReady::new(move |ready: MonitorReady| {
+        detach.tell_ready(&Ready {
+            addr: Some(ready.addr.to_string()),
+            metrics_addr: ready.metrics_addr.map(|addr| addr.to_string()),
+            ..Ready::default()
+        });
     });
     run_daemon(answer_soon, async |shutdown| {
         venice_monitor::run(config, shutdown).await.map_err(told)
@@ -124,6 +129,7 @@ fn configuration(args: &MonitorArgs) -> anyhow::Result<MonitorConfig> {
     config.user_waiting = args.user_waiting.unwrap_or(config.user_waiting);
     config.waiting = args.waiting.unwrap_or(config.waiting);
     config.user_calls = args.user_calls.unwrap_or(config.user_calls);
+    config.metrics = args.observe.metrics(config.metrics);
     Ok(config)
 }
 
@@ -156,11 +162,15 @@ mod tests {
     fn flags_override_file_and_defaults() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("monitor.toml");
-        std::fs::write(&path, "listen = \"10.0.0.1:1\"\nlease_s = 5\n").unwrap();
+        std::fs::write(&path, "listen = \"10.0.0.1:1\"\nlease_s = 5\nmetrics = \"127.0.0.1:1\"\n")
+            .unwrap();
         let path = path.to_str().unwrap();
         let config = configured(&["--config", path, "--lease-s", "2.5"]).unwrap();
         assert_eq!(config.listen, "10.0.0.1:1");
         assert_eq!(config.lease_s, 2.5);
+        assert_eq!(config.metrics.as_deref(), Some("127.0.0.1:1"));
+        let config = configured(&["--config", path, "--metrics", "127.0.0.1:2"]).unwrap();
+        assert_eq!(config.metrics.as_deref(), Some("127.0.0.1:2"));
         assert_eq!(config.missed_heartbeats, MonitorConfig::default().missed_heartbeats);
     }
 

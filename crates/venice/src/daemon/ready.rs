@@ -18,6 +18,9 @@ pub struct Ready {
     /// Agent: its address for fabric packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp_addr: Option<String>,
+    /// Its metrics, if it serves any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics_addr: Option<String>,
     /// Agent: its relay's address, in a network of relays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay_addr: Option<String>,

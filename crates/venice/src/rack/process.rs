@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use venice_cli::log::{FORMAT_VARIABLE, LOG_VARIABLE};
 use venice_recipient::local_rack::RUN_DIR_VARIABLE;
 pub use venice_recipient::runs::Identity;
 
@@ -76,7 +77,7 @@ pub fn spawn(dir: &RunDir, name: &str, arguments: &[String]) -> anyhow::Result<C
     command.stdout(log.try_clone()?).stderr(log);
     for (key, _) in std::env::vars_os() {
         let of_venice = key.to_string_lossy().starts_with("VENICE_");
-        let is_kept = [venice_cli::log::LOG_VARIABLE, venice_accel::cuda::library::VARIABLE];
+        let is_kept = [LOG_VARIABLE, FORMAT_VARIABLE, venice_accel::cuda::library::VARIABLE];
         if of_venice && is_kept.iter().all(|kept| key != *kept) {
             command.env_remove(key);
         }

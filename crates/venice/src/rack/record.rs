@@ -69,6 +69,9 @@ pub struct Record {
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_group: Option<String>,
+    /// True if every process serves metrics.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub metrics: bool,
     /// The nodes, in order; after them the external router, if there is one.
     pub agents: Vec<AgentRecord>,
 }
@@ -84,6 +87,9 @@ pub struct MonitorRecord {
     /// Its settings.
     #[serde(default)]
     pub settings: MonitorSettings,
+    /// Address of its metrics; empty: it serves none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub metrics_addr: String,
 }
 
 impl MonitorRecord {
@@ -112,6 +118,9 @@ pub struct AgentRecord {
     /// Address of the node's relay, in a network of relays; empty until reported.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub relay_addr: String,
+    /// Address of its metrics; empty: it serves none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub metrics_addr: String,
     /// True if it lends and borrows nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pool: bool,
@@ -136,6 +145,7 @@ impl AgentRecord {
             control_addr: String::new(),
             udp_addr: String::new(),
             relay_addr: String::new(),
+            metrics_addr: String::new(),
             pool: false,
             offer: Vec::new(),
             lend_dax: Vec::new(),

@@ -115,6 +115,7 @@ impl Starter<'_> {
             agent.control_addr = ready.control_addr.unwrap_or_default();
             agent.udp_addr = ready.udp_addr.unwrap_or_default();
             agent.relay_addr = ready.relay_addr.unwrap_or_default();
+            agent.metrics_addr = ready.metrics_addr.unwrap_or_default();
             self.record.save(self.dir)?;
             bar.inc(1);
         }
@@ -197,6 +198,11 @@ impl Starter<'_> {
         if let Some(placement) = self.record.placement {
             arguments.extend(["--placement".to_string(), placement.to_string()]);
         }
+        if self.record.metrics {
+            let ip = self.record.monitor.addr.parse::<SocketAddr>()?.ip();
+            let listen = self.again_or_any(ip, &self.record.monitor.metrics_addr);
+            arguments.extend(["--metrics".to_string(), listen]);
+        }
         arguments.extend(self.record.monitor.settings.arguments());
         let child = self.launch("monitor", &arguments)?;
         self.record.monitor.process = Identity::of(child.id());
@@ -208,6 +214,7 @@ impl Starter<'_> {
     async fn wait_monitor(&mut self, process: Starting) -> anyhow::Result<()> {
         let ready = self.wait_ready("monitor", process).await?;
         self.record.monitor.addr = ready.addr.context("the Monitor Node gave no address")?;
+        self.record.monitor.metrics_addr = ready.metrics_addr.unwrap_or_default();
         self.record.save(self.dir)
     }
 
@@ -280,6 +287,10 @@ impl Starter<'_> {
             }
         }
         arguments.extend(namespace_flags);
+        if self.record.metrics {
+            let listen = self.again_or_any(ip, &agent.metrics_addr);
+            arguments.extend(["--metrics".to_string(), listen]);
+        }
         if self.record.plain {
             arguments.push("--plain".to_string());
         }

@@ -62,6 +62,8 @@ struct MonitorStatus {
     pid: Option<u32>,
     state: StateWord,
     addr: String,
+    /// Address of its metrics; empty: it serves none.
+    metrics_addr: String,
     /// Callers refused by its TLS server, by reason; `None` if it cannot be asked.
     refused: Option<RefusedCounts>,
     /// End of its certificate's validity, in seconds since 1970.
@@ -90,6 +92,8 @@ struct AgentStatus {
     certificate_expires_s: Option<u64>,
     control_addr: String,
     udp_addr: String,
+    /// Address of its metrics; empty: it serves none.
+    metrics_addr: String,
     shm_socket: String,
     netns: Option<String>,
 }
@@ -160,6 +164,7 @@ fn gather(dir: &RunDir, record: &Record) -> Status {
             (true, Some(_)) => "up",
         },
         addr: record.monitor.addr.clone(),
+        metrics_addr: record.monitor.metrics_addr.clone(),
         refused: identity.as_ref().map(|identity| identity.refused),
         certificate_expires_s: identity.as_ref().map(|identity| identity.expires_s),
     };
@@ -213,13 +218,14 @@ fn agent_status(dir: &RunDir, agent: &AgentRecord, register: Option<&Register>) 
         certificate_expires_s: row.and_then(|row| row.certificate_expires_s),
         control_addr: agent.control_addr.clone(),
         udp_addr: agent.udp_addr.clone(),
+        metrics_addr: agent.metrics_addr.clone(),
         shm_socket: dir.shm_socket_path(&agent.name).display().to_string(),
         netns: agent.netns.clone(),
     }
 }
 
 fn report(status: &Status) -> String {
-    let columns = [
+    let mut columns = vec![
         ("name", Align::Left),
         ("pid", Align::Right),
         ("state", Align::Left),
@@ -230,14 +236,27 @@ fn report(status: &Status) -> String {
     let dash = || "-".to_string();
     let number = |pid: Option<u32>| pid.map_or_else(dash, |pid| pid.to_string());
     let monitor = status.monitor.iter().map(|m| {
-        vec![m.name.into(), number(m.pid), m.state.into(), dash(), dash(), m.addr.clone()]
+        let cells = vec![m.name.into(), number(m.pid), m.state.into(), dash(), dash()];
+        (cells, [m.addr.clone(), m.metrics_addr.clone()])
     });
     let agents = status.agents.iter().map(|a| {
         let lent = terminal::bytes(a.lent_bytes);
         let free = a.free_bytes.map_or_else(dash, terminal::bytes);
-        vec![a.name.clone(), number(a.pid), a.state.into(), lent, free, a.control_addr.clone()]
+        let cells = vec![a.name.clone(), number(a.pid), a.state.into(), lent, free];
+        (cells, [a.control_addr.clone(), a.metrics_addr.clone()])
     });
-    let table = terminal::table(&columns, monitor.chain(agents).collect());
+    let rows: Vec<_> = monitor.chain(agents).collect();
+    let shown = match rows.iter().any(|(_, [_, metrics])| !metrics.is_empty()) {
+        true => {
+            columns.push(("metrics", Align::Left));
+            2
+        }
+        false => 1,
+    };
+    let row = |(cells, addresses): (Vec<String>, [String; 2])| {
+        cells.into_iter().chain(addresses.into_iter().take(shown)).collect()
+    };
+    let table = terminal::table(&columns, rows.into_iter().map(row).collect());
     let port = status.port.map_or_else(dash, |port| port.to_string());
     let namespaces = match &status.subnet {
         Some(subnet) => format!(", network namespaces joined by {subnet}"),

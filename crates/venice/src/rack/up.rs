@@ -93,6 +93,9 @@ pub struct UpArgs {
     /// nothing [default: 128MiB]
     #[arg(long, value_name = "SIZE", env = "VENICE_BUILD_CACHE")]
     pub build_cache: Option<ByteSize>,
+    /// Each process serves /metrics (Prometheus), /healthz and /readyz; `venice status` shows where
+    #[arg(long)]
+    pub metrics: bool,
     /// Group that may use the rack besides its owner [default: venice, of root's racks]
     #[arg(long, value_name = "GROUP", env = "VENICE_SOCKET_GROUP", value_parser = known_group)]
     pub socket_group: Option<String>,
@@ -327,6 +330,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
             addr: String::new(),
             process: None,
             settings: args.settings.clone(),
+            metrics_addr: String::new(),
         },
         port,
         netns: args.netns,
@@ -339,6 +343,7 @@ fn plan(args: &UpArgs, dir: &RunDir) -> anyhow::Result<Record> {
         source_routes: args.source_routes,
         build_cache: args.build_cache,
         socket_group: args.socket_group.clone(),
+        metrics: args.metrics,
         agents: agents.into_iter().chain(router).collect(),
     })
 }
@@ -528,6 +533,9 @@ fn difference(args: &UpArgs, record: &Record) -> Option<String> {
     if args.xdp && !record.xdp {
         return Some("without --xdp".to_string());
     }
+    if args.metrics && !record.metrics {
+        return Some("without --metrics".to_string());
+    }
     if args.build_cache.is_some() && args.build_cache != record.build_cache {
         let is = record.build_cache.map_or_else(|| "its default".into(), |size| size.to_string());
         return Some(format!("with --build-cache {is}"));
@@ -630,6 +638,7 @@ mod tests {
             lend_dax: Vec::new(),
             build_cache: None,
             socket_group: None,
+            metrics: false,
             beside: false,
             monitor_port: None,
             settings: MonitorSettings::default(),
@@ -669,6 +678,7 @@ mod tests {
             UpArgs { monitor_port: Some(7471), ..asked() },
             UpArgs { build_cache: Some(ByteSize(0)), ..asked() },
             UpArgs { socket_group: Some("staff".into()), ..asked() },
+            UpArgs { metrics: true, ..asked() },
             UpArgs {
                 settings: MonitorSettings { reserve_ahead: Some(0.2), ..Default::default() },
                 ..asked()

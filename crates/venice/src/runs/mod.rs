@@ -8,6 +8,7 @@
 
 mod core_dump;
 mod devices_only;
+mod exposition;
 mod limit;
 mod paged;
 mod ps;
@@ -20,7 +21,7 @@ pub use core_dump::{CoreArgs, execute as core};
 pub use devices_only::DevicesOnly;
 pub use limit::{LimitArgs, execute as limit};
 pub use paged::Paged;
-pub use ps::{PsArgs, execute as ps};
+pub use ps::{PsArgs, execute as ps, rows_of_machine};
 pub use swapped::Swapped;
 
 use crate::rack::RunDir;
@@ -33,6 +34,8 @@ EXAMPLES:
   watch venice ps
   venice ps --all                             as root: the programs of all users
   venice ps --json | jq '.[] | {pid, resident_bytes, remote_bytes, fault_p99_us}'
+  venice ps --all --prometheus > /var/lib/node_exporter/venice.prom.new
+                                              metrics, for a collector of text files
   venice ps --json | jq '.[].devices[] | {node, busy_ratio, in_bytes, out_bytes, commands}'
 
 RUN is the process id of `venice run`, PID that of the program. A program that borrows by the library

@@ -8,7 +8,7 @@ use clap::Args;
 use venice_control::GrantRow;
 use venice_recipient::runs::{RunDevice, RunRow, total_bytes};
 
-use super::registry;
+use super::{exposition, registry};
 use crate::listing;
 use crate::registry::{block_on, connect};
 use venice_cli::terminal::{self, Align, remark};
@@ -22,21 +22,42 @@ pub struct PsArgs {
     /// Print a list of objects; bytes, seconds and microseconds are numbers
     #[arg(long)]
     json: bool,
+    /// Print metrics in Prometheus' text format, for node_exporter's textfile collector
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
 }
 
 /// Lists the runs.
 pub fn execute(args: &PsArgs) -> anyhow::Result<i32> {
     let mut rows = if args.all { rows_of_all()? } else { registry::rows(&registry::own()?)? };
     fill_usage(&mut rows);
-    for row in &mut rows {
-        row.user = user_of(row.run);
-    }
+    fill_users(&mut rows);
     if args.json {
         terminal::say_json(&rows)?;
+    } else if args.prometheus {
+        terminal::say(exposition::text(&rows).trim_end())?;
     } else {
         terminal::say(table(&rows, args.all))?;
     }
     Ok(0)
+}
+
+/// Returns the runs that this user may list, those of all users for root; none where they cannot be
+/// listed.
+pub fn rows_of_machine() -> Vec<RunRow> {
+    let rows = match rustix::process::geteuid().is_root() {
+        true => rows_of_all(),
+        false => registry::own().and_then(|dir| registry::rows(&dir)),
+    };
+    let mut rows: Vec<RunRow> = rows.unwrap_or_default();
+    fill_users(&mut rows);
+    rows
+}
+
+fn fill_users(rows: &mut [RunRow]) {
+    for row in rows {
+        row.user = user_of(row.run);
+    }
 }
 
 fn rows_of_all() -> anyhow::Result<Vec<RunRow>> {

@@ -142,6 +142,7 @@ fn invalid_variable_is_named() {
         ("VENICE_LEND", "lots", ["agent"]),
         ("VENICE_LOG", "][", ["monitor"]),
         ("VENICE_LOG", "foo=bar=baz", ["up"]),
+        ("VENICE_LOG_FORMAT", "xml", ["up"]),
     ] {
         let mut command = place.command(&words);
         command.env(variable, value);

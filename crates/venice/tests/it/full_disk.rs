@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{self, Daemon, Place, exists, is_root, skipped, wait, wait_until};
+use crate::metrics::get;
 use rustix::process::Signal;
 
 /// A small file system.
@@ -51,10 +52,18 @@ impl Monitor<'_> {
         let _ = fs::remove_file(&ready);
         let (state, ready_file) = (self.state.display().to_string(), ready.display().to_string());
         let words = ["monitor", "--listen", &self.addr, "--state-dir", &state];
-        let words = [&words[..], &["--ready-file", &ready_file]].concat();
+        let metrics = ["--metrics", "127.0.0.1:0", "--ready-file", &ready_file];
+        let words = [&words[..], &metrics].concat();
         let daemon = Daemon::start_named(self.place, "monitor", &words);
         wait_until("the Monitor Node serves", || exists(&ready));
         daemon
+    }
+
+    /// Returns the status and the text of `/readyz`.
+    fn readiness(&self) -> (u16, String) {
+        let ready = fs::read(self.place.file("ready")).unwrap();
+        let ready: serde_json::Value = serde_json::from_slice(&ready).unwrap();
+        get(ready["metrics_addr"].as_str().unwrap(), "/readyz")
     }
 
     fn log(&self) -> String {
@@ -65,7 +74,7 @@ impl Monitor<'_> {
     /// waiting command.
     fn set_until_full(&self, name: &str) -> (u64, Child) {
         for number in 0.. {
-            let user = format!("{name}{number}{}", "x".repeat(150));
+            let user = format!("{name}{number}{}", "x".repeat(50));
             let words = ["quota", "set", &user, "memory=1GiB", "--monitor", &self.addr];
             let told = self.log().matches("no room for the store").count();
             let mut child = self.place.command(&words).spawn().unwrap();
@@ -110,8 +119,11 @@ fn full_disk_blocks_changes_only() {
     let words = ["quota", "set", "another", "memory=1GiB", "--monitor", &monitor.addr];
     let said = place.venice(&words).expect(1).err;
     assert!(said.contains("no room for the store") && said.contains("make room"), "{said}");
+    let (status, why) = monitor.readiness();
+    assert!(status == 503 && why.contains("no room for the store"), "{why}");
     disk.make_room();
     wait_until("it goes on", || monitor.log().contains("the store has room again"));
+    wait_until("it is ready", || monitor.readiness().0 == 200);
     // The waiting command may have given up before.
     let was_set = wait(&mut waiting, &["quota"]).success();
     assert!(monitor.quotas("first") >= set + u64::from(was_set));

@@ -146,6 +146,10 @@ fn new_agent_serves_old_monitor() {
     rack.ask(Release::Last, &["get", "accelerator", "--", "true"]).expect(0);
     let refused = rack.ask(Release::This, &["get", "memory=16MiB", "--", "true"]).expect(125);
     assert!(!refused.complaint().is_empty());
+    let unknown = rack.ask(Release::This, &["events"]).expect(1);
+    assert!(unknown.complaint().contains("an earlier release, which has no events"), "{unknown:?}");
+    let shown = rack.ask(Release::This, &["top", "--once"]).expect(0).out;
+    assert!(shown.contains("donor") && !shown.contains("EVENTS"), "{shown}");
 }
 
 #[test]

@@ -122,6 +122,9 @@ fn installed_documents_are_complete() {
     let out = install(temp.path(), &["install", "prefix"]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let prefix = temp.path().join("prefix");
+    for file in ["prometheus/venice.rules.yml", "grafana/venice.json"] {
+        assert!(prefix.join("share/venice").join(file).exists(), "{file}");
+    }
     let pages = files(&prefix.join("share/doc/venice"));
     let pages: Vec<_> =
         pages.iter().filter(|page| page.extension() == Some("md".as_ref())).collect();

@@ -62,8 +62,8 @@ pub fn monitor_config(dir: &Path, lease_s: f64) -> MonitorConfig {
 
 pub async fn start_monitor(config: MonitorConfig) -> (Daemon<MonitorError>, SocketAddr) {
     let (ready, listening) = oneshot::channel();
-    let on_ready = venice_monitor::OnReady::new(move |addr| {
-        let _ = ready.send(addr);
+    let on_ready = venice_monitor::OnReady::new(move |at| {
+        let _ = ready.send(at.addr);
     });
     let (stop, stopped) = oneshot::channel::<()>();
     let task = tokio::spawn(venice_monitor::run(MonitorConfig { on_ready, ..config }, async {

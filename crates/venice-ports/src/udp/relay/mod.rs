@@ -159,6 +159,11 @@ impl Relay {
         self.shared.traffic.all()
     }
 
+    /// Returns the sum of [`Self::traffic`] over all keys, also over those long forgotten.
+    pub fn total_traffic(&self) -> Traffic {
+        self.shared.traffic.total()
+    }
+
     /// Returns its counters.
     pub fn stats(&self) -> RelayStats {
         self.shared.stats.lock().expect("no thread panics under this lock").clone()

@@ -30,7 +30,9 @@ impl MonitorCore {
                 self.queue.leave(place);
                 self.actions.push_back(Action::ReplyRequest { client_id, result: Err(error) });
             } else if waiter.is_gone(now_ns) {
-                self.queue.leave(place);
+                if let Some(waiter) = self.queue.leave(place) {
+                    self.note_withdrawn(&waiter.checked);
+                }
             } else if waiter.is_due(now_ns) && self.is_being_lent(client_id) {
                 if let Some(waiter) = self.queue.at_mut(place) {
                     waiter.put_off(now_ns);

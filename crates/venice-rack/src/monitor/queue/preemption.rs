@@ -85,9 +85,8 @@ impl MonitorCore {
     }
 
     fn preemption(&self, id: GrantId, waiter: &Waiter) -> Option<Event> {
-        let GrantRecord { owner, share, .. } = self.rat.get(id)?;
-        let (owner, share, by) = (owner.clone(), share.clone(), waiter.checked.owner.clone());
-        Some(Event::GrantPreempted { id, owner, share, by })
+        let grant = self.facts_of(self.rat.get(id)?);
+        Some(Event::GrantPreempted { grant, by: waiter.checked.owner.clone() })
     }
 
     /// True if the request it is preempted for is still there.

@@ -132,7 +132,7 @@ fn withdrawal_is_answered_before_recording() {
             panic!("{first:?} comes first")
         };
         assert_eq!(of, client_id);
-        rack.actions()
+        rack.deeds()
     };
     // Queued, behind one in its handshake.
     let (donor, one) = rack.ask(0, 1, 8).remove(0);

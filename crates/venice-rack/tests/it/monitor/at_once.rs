@@ -41,7 +41,7 @@ fn recovered(records: &[Record]) -> (Rack, Vec<(Identity, PrepareRequest)>) {
 fn answer_precedes_final_record() {
     let (mut rack, donor, request, _) = asked();
     rack.core.handle_prepared(0, donor, request.grant, Ok(status(6, 2)));
-    let actions = rack.actions();
+    let actions = rack.deeds();
     assert!(
         matches!(&actions[..], [Action::ReplyRequest { result: Ok(_), .. }, stored]
             if is_of_grant(stored, GrantState::Committed)),

@@ -2,6 +2,7 @@
 
 mod among_others;
 mod at_once;
+mod events;
 mod farewell;
 mod giving_back;
 mod queue;
@@ -54,6 +55,21 @@ impl Rack {
 
     fn actions(&mut self) -> Vec<Action> {
         std::iter::from_fn(|| self.core.poll_action()).collect()
+    }
+
+    /// Returns the actions without notes.
+    fn deeds(&mut self) -> Vec<Action> {
+        let actions = self.actions().into_iter();
+        actions.filter(|action| !matches!(action, Action::Note(_))).collect()
+    }
+
+    /// Returns the kinds of the events noted.
+    fn noted(&mut self) -> Vec<String> {
+        let kind = |action| match action {
+            Action::Note(event) => Some(event.row().kind),
+            _ => None,
+        };
+        self.actions().into_iter().filter_map(kind).collect()
     }
 
     fn ask(&mut self, now_ns: u64, client_id: u128, slabs: u64) -> Vec<(Identity, PrepareRequest)> {
@@ -203,7 +219,7 @@ fn records_precede_commit_and_answer() {
         let status = status(8 - request.share.slabs(), 2);
         rack.core.handle_committed(0, *donor, request.grant, Ok(status));
     }
-    let [Action::Store(outcome), Action::ReplyRequest { result: Ok(_), .. }] = &rack.actions()[..]
+    let [Action::Store(outcome), Action::ReplyRequest { result: Ok(_), .. }] = &rack.deeds()[..]
     else {
         panic!("a record, then the answer");
     };

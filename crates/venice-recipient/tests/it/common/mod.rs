@@ -26,8 +26,8 @@ impl Rack {
         let dir = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let (ready, listening) = oneshot::channel();
-        let on_ready = venice_monitor::OnReady::new(move |addr: std::net::SocketAddr| {
-            let _ = ready.send(addr.to_string());
+        let on_ready = venice_monitor::OnReady::new(move |at: venice_monitor::MonitorReady| {
+            let _ = ready.send(at.addr.to_string());
         });
         venice_testkit::identity::install(&dir.path().join("monitor"));
         let config = MonitorConfig {

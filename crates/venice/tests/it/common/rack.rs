@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use rustix::process::Signal;
+use serde_json::Value;
 use venice_control::ControlError;
 use venice_control::client::Access;
 use venice_testkit::process::ChildGuard;
@@ -129,6 +130,12 @@ impl Member {
 
     pub fn wait_until_ready(&self) {
         wait_until(&format!("{} is ready", self.name), || exists(&self.ready));
+    }
+
+    /// Returns the address of its metrics (`--metrics`).
+    pub fn metrics_addr(&self) -> String {
+        let ready: Value = serde_json::from_slice(&fs::read(&self.ready).unwrap()).unwrap();
+        ready["metrics_addr"].as_str().expect("it has --metrics").to_owned()
     }
 
     /// Kills it with SIGKILL.

@@ -1,0 +1,262 @@
+//! The live screen.
+
+use std::time::Duration;
+
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line as TextLine;
+use ratatui::widgets::{Clear, Paragraph, Row, Table};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::data::{Snapshot, Source};
+use super::sections::{Section, View, sections, summary};
+use venice_cli::terminal::{Align, printable};
+
+/// Longest wait for a key before the reading thread looks if it is still wanted.
+const KEY_WAIT: Duration = Duration::from_millis(200);
+/// Lines of programs and of the queue at most.
+const SMALL: u16 = 7;
+/// Widest column but the last.
+const WIDEST: usize = 28;
+const KEYS: &str = "q quit  p pause  s sort grants  up/down scroll grants  h help";
+const HELP: &str = "\
+q, Esc, Ctrl-C   quit
+p, space         pause and go on
+s                order of grants: size, age, owner, donor
+up, down         scroll through the grants
+PgUp, PgDn       the same, ten at a time
+h, ?             this help
+
+Red lines need attention: a node is down or short of memory, a program lacks replicas, a grant is
+lost or preempted.";
+
+/// What a key asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Go,
+    Quit,
+}
+
+/// Shows the rack until the user quits.
+///
+/// # Errors
+/// The terminal's.
+pub async fn run(source: Source, every: Duration) -> anyhow::Result<()> {
+    let mut terminal = ratatui::try_init()?;
+    let shown = show(source, every, &mut terminal).await;
+    ratatui::try_restore()?;
+    shown
+}
+
+async fn show(
+    mut source: Source,
+    every: Duration,
+    terminal: &mut ratatui::DefaultTerminal,
+) -> anyhow::Result<()> {
+    let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut keys = read_keys();
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut screen = Screen::new(source.addr());
+    // The Monitor Node may be slow, and keys do not wait for it.
+    let (wanted, mut asked) = mpsc::channel::<()>(1);
+    let (answers, mut answered) = mpsc::channel(1);
+    let asking = async {
+        while asked.recv().await.is_some() {
+            if answers.send(source.snapshot().await).await.is_err() {
+                return;
+            }
+        }
+    };
+    let showing = async {
+        loop {
+            terminal.draw(|frame| screen.render(frame))?;
+            tokio::select! {
+                _ = ticks.tick(), if !screen.view.is_paused => drop(wanted.try_send(())),
+                Some(answer) = answered.recv() => screen.take(answer),
+                key = keys.recv() => match key.map_or(Outcome::Quit, |key| screen.press(key)) {
+                    Outcome::Quit => return Ok(()),
+                    Outcome::Go => {}
+                },
+                _ = terminated.recv() => return Ok(()),
+            }
+        }
+    };
+    tokio::select! {
+        shown = showing => shown,
+        () = asking => Ok(()),
+    }
+}
+
+/// Reads keys and changes of the size on a thread, until the receiver is dropped.
+fn read_keys() -> mpsc::Receiver<Event> {
+    let (sender, receiver) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        while !sender.is_closed() {
+            let event = match event::poll(KEY_WAIT) {
+                Ok(true) => event::read(),
+                Ok(false) => continue,
+                Err(error) => Err(error),
+            };
+            let Ok(event) = event else { return };
+            if sender.blocking_send(event).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// The state of the screen.
+struct Screen {
+    view: View,
+    snapshot: Snapshot,
+    /// The last update's error.
+    error: Option<String>,
+    is_loading: bool,
+    has_colour: bool,
+}
+
+impl Screen {
+    fn new(addr: &str) -> Self {
+        Self {
+            view: View::default(),
+            snapshot: Snapshot { monitor: addr.to_owned(), ..Snapshot::default() },
+            error: None,
+            is_loading: true,
+            has_colour: std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty()),
+        }
+    }
+
+    /// Takes an update. After an error the last tables stay.
+    fn take(&mut self, answer: anyhow::Result<Snapshot>) {
+        match answer {
+            Ok(snapshot) => {
+                (self.snapshot, self.error, self.is_loading) = (snapshot, None, false);
+            }
+            Err(error) => self.error = Some(printable(&format!("{error:#}"))),
+        }
+    }
+
+    fn press(&mut self, event: Event) -> Outcome {
+        let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event else {
+            return Outcome::Go;
+        };
+        let (view, most) = (&mut self.view, self.snapshot.grants.len().saturating_sub(1));
+        match code {
+            KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => {
+                return Outcome::Quit;
+            }
+            KeyCode::Char('h' | '?') => view.is_helping = !view.is_helping,
+            KeyCode::Esc if view.is_helping => view.is_helping = false,
+            KeyCode::Char('q') | KeyCode::Esc => return Outcome::Quit,
+            KeyCode::Char('p' | ' ') => view.is_paused = !view.is_paused,
+            KeyCode::Char('s') => (view.order, view.skip) = (view.order.next(), 0),
+            KeyCode::Down => view.skip = (view.skip + 1).min(most),
+            KeyCode::Up => view.skip = view.skip.saturating_sub(1),
+            KeyCode::PageDown => view.skip = (view.skip + 10).min(most),
+            KeyCode::PageUp => view.skip = view.skip.saturating_sub(10),
+            KeyCode::Home => view.skip = 0,
+            _ => {}
+        }
+        Outcome::Go
+    }
+
+    fn render(&self, frame: &mut Frame) {
+        let [top, middle, bottom] =
+            Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)])
+                .areas(frame.area());
+        let head = match self.is_loading {
+            true => format!("asking the Monitor Node at {}", self.snapshot.monitor),
+            false => printable(&summary(&self.snapshot)),
+        };
+        frame.render_widget(TextLine::from(head).style(Modifier::BOLD), top);
+        self.render_sections(frame, middle);
+        let (text, style) = match &self.error {
+            Some(error) => (error.as_str(), self.alarm()),
+            None if self.view.is_paused => ("paused: p goes on", Style::from(Modifier::REVERSED)),
+            None => (KEYS, Style::from(Modifier::DIM)),
+        };
+        frame.render_widget(TextLine::from(text).style(style), bottom);
+        if self.view.is_helping {
+            frame.render_widget(Clear, middle);
+            frame.render_widget(Paragraph::new(HELP), middle);
+        }
+    }
+
+    fn render_sections(&self, frame: &mut Frame, area: Rect) {
+        let sections = sections(&self.snapshot, &self.view);
+        // A title and a head each; empty ones are left out.
+        let height = |section: &Section| match section.rows.len() {
+            0 => 0,
+            rows => u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2),
+        };
+        let [nodes, programs, grants, queue, events] =
+            [0, 1, 2, 3, 4].map(|at| height(&sections[at]));
+        let third = area.height / 3;
+        let heights = [
+            Constraint::Length(nodes.min(third)),
+            Constraint::Length(programs.min(SMALL)),
+            Constraint::Length(grants.min(third)),
+            Constraint::Length(queue.min(SMALL)),
+            Constraint::Min(events.min(1)),
+        ];
+        let areas: [Rect; 5] = Layout::vertical(heights).areas(area);
+        for (section, area) in sections.into_iter().zip(areas) {
+            if area.height > 0 && !section.rows.is_empty() {
+                self.render_section(frame, area, section);
+            }
+        }
+    }
+
+    fn render_section(&self, frame: &mut Frame, area: Rect, section: Section) {
+        let Section { title, columns, rows } = section;
+        let [head, body] =
+            Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
+        frame.render_widget(TextLine::from(title).style(Modifier::REVERSED), head);
+        let rows: Vec<(Vec<String>, bool)> = rows
+            .into_iter()
+            .take(usize::from(body.height))
+            .map(|line| (line.cells.iter().map(|cell| printable(cell)).collect(), line.is_alarming))
+            .collect();
+        let width = |at: usize| {
+            let cells = rows.iter().map(|(cells, _)| cells[at].chars().count());
+            cells.chain([columns[at].0.len()]).max().unwrap_or(0).min(WIDEST)
+        };
+        let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+        let aligned = |at: usize, cell: &str| match columns[at].1 {
+            Align::Right => format!("{cell:>0$}", widths[at]),
+            Align::Left => cell.to_owned(),
+        };
+        let row = |(cells, is_alarming): &(Vec<String>, bool)| {
+            let cells = cells.iter().enumerate().map(|(at, cell)| aligned(at, cell));
+            let style = if *is_alarming { self.alarm() } else { Style::default() };
+            Row::new(cells.collect::<Vec<_>>()).style(style)
+        };
+        let titles = columns.iter().enumerate();
+        let titles = titles.map(|(at, (title, _))| aligned(at, &title.to_uppercase()));
+        let last = widths.len() - 1;
+        let constraint = |(at, width): (usize, &usize)| match at == last {
+            true => Constraint::Fill(1),
+            false => Constraint::Length(u16::try_from(*width).unwrap_or(u16::MAX)),
+        };
+        let constraints: Vec<_> = widths.iter().enumerate().map(constraint).collect();
+        let table = Table::new(rows.iter().map(row).collect::<Vec<_>>(), constraints)
+            .header(Row::new(titles.collect::<Vec<_>>()).style(Modifier::BOLD))
+            .column_spacing(2);
+        frame.render_widget(table, body);
+    }
+
+    fn alarm(&self) -> Style {
+        match self.has_colour {
+            true => Style::default().fg(Color::Red),
+            false => Style::from(Modifier::BOLD),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
