@@ -128,7 +128,11 @@ impl std::fmt::Display for PeerKind {
 pub(crate) enum WrongPeer {
     #[error("it is {found}, not {wanted}")]
     Other { found: String, wanted: String },
-    #[error("its certificate was not made by this rack's authority, or not for this purpose ({0})")]
+    #[error(
+        "its certificate was not made by this rack's authority, or not for this purpose ({0}): if \
+             it was rotated meanwhile, this node or program needs a new certificate (`venice token \
+             new` at the Monitor Node, then `venice join` here)"
+    )]
     Untrusted(rustls::Error),
 }
 

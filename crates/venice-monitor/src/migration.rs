@@ -64,6 +64,17 @@ pub(crate) async fn migrate(store: &impl Store) -> Result<(), MonitorError> {
     }
 }
 
+/// Checks that this release can read a store of the format of this number.
+///
+/// # Errors
+/// [`MonitorError::NewerFormat`]; [`MonitorError::Unreadable`].
+pub(crate) fn check_format(number: &[u8]) -> Result<(), MonitorError> {
+    match parse_format(number)? {
+        ..=FORMAT => Ok(()),
+        found => Err(MonitorError::NewerFormat { found, known: FORMAT }),
+    }
+}
+
 async fn commit(store: &impl Store, transaction: Transaction) -> Result<(), MonitorError> {
     match store.commit(transaction).await? {
         Outcome::Committed(_) => Ok(()),
@@ -75,7 +86,11 @@ async fn commit(store: &impl Store, transaction: Transaction) -> Result<(), Moni
 }
 
 fn format_of(entry: &Entry) -> Result<u32, MonitorError> {
-    let text = String::from_utf8_lossy(&entry.value);
+    parse_format(&entry.value)
+}
+
+fn parse_format(value: &[u8]) -> Result<u32, MonitorError> {
+    let text = String::from_utf8_lossy(value);
     text.parse().map_err(|_| MonitorError::Unreadable {
         key: FORMAT_KEY.to_owned(),
         why: format!("{text:?} is not a number"),
@@ -95,7 +110,7 @@ fn check_alone(entries: &[Entry], found: u32) -> Result<(), MonitorError> {
 }
 
 /// Returns a record in the present format; `None`: it has that already.
-fn converted(entry: &Entry) -> Result<Option<String>, MonitorError> {
+pub(crate) fn converted(entry: &Entry) -> Result<Option<String>, MonitorError> {
     if entry.key == OWNER_KEY || entry.key.starts_with(MEMBER_PREFIX) {
         return Ok(None);
     }

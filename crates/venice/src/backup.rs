@@ -147,7 +147,7 @@ pub fn restore(args: &RestoreArgs) -> anyhow::Result<i32> {
     let dir = args.state.dir()?;
     let choice = args.state.store.choice();
     let restored =
-        block_on(async { backup.restore(&dir, &choice, args.force).await.map_err(told) });
+        block_on(async { backup.restore(&dir, &choice, args.force).await.map_err(told_of_user) });
     let restored = restored?;
     if args.json {
         let shown = Shown {
@@ -211,6 +211,16 @@ async fn of_running(dir: &Path) -> anyhow::Result<Option<GivenRecords>> {
     Ok(None)
 }
 
+fn told_of_user(error: MonitorError) -> anyhow::Error {
+    match error {
+        MonitorError::Store(venice_monitor::StoreError::Locked { path }) => anyhow!(
+            "a Monitor Node uses {}: stop it first (`systemctl stop venice-monitor`), then repeat this",
+            path.display()
+        ),
+        error => told(error),
+    }
+}
+
 fn told_of_lock(error: MonitorError) -> anyhow::Error {
     match error {
         MonitorError::Store(venice_monitor::StoreError::Locked { path }) => anyhow!(
@@ -269,7 +279,11 @@ fn read(path: &Path) -> anyhow::Result<Backup> {
         let mut file = File::open(path).with_context(failed)?;
         let found = file.metadata()?;
         read(&mut file).with_context(failed)?;
-        if found.permissions().mode() & 0o004 != 0 && !found.file_type().is_char_device() {
+        let is_backup = bytes.len() as u64 <= LARGEST && Backup::from_bytes(&bytes).is_ok();
+        if is_backup
+            && found.permissions().mode() & 0o004 != 0
+            && !found.file_type().is_char_device()
+        {
             terminal::remark(format!(
                 "{} is readable by everybody, with the authority's private key in it: chmod 600, and \
                  rotate the authority if somebody may have read it",

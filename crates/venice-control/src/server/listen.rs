@@ -18,7 +18,10 @@ pub enum ServeError {
         source: io::Error,
     },
     /// The address cannot be used.
-    #[error("cannot listen on {addr}")]
+    #[error(
+        "cannot listen on {addr}: it must be an address of this machine, or 0.0.0.0 with that port \
+         (--listen, or `listen` in the configuration)"
+    )]
     Listen {
         /// The address.
         addr: String,

@@ -1,11 +1,13 @@
 //! Restoration of a backup into a state directory.
 //!
-//! The authority's certificate is written last, as by `venice init`: without it there is no rack, and
-//! a restoration that broke off is repeated.
+//! Everything is checked before anything is written. The authority's certificate is written last, as
+//! by `venice init`: without it there is no rack, and a restoration that broke off is repeated with
+//! `--force`.
 
 use super::{Backup, BackupInfo, GivenRecords};
 use crate::error::MonitorError;
 use crate::init::record_address;
+use crate::migration::{FORMAT_KEY, check_format, converted};
 use crate::owner_record::OWNER_KEY;
 use crate::records::{self, record_key};
 use crate::store_choice::{STORE_CHOICE_FILE, StoreChoice};
@@ -61,6 +63,12 @@ impl Backup {
         choice.check()?;
         let location = choice.location(state_dir)?;
         self.check_identity()?;
+        self.check_records()?;
+        let (entries, dropped_tokens) = self.entries_to_restore()?;
+        let etcd = match &location {
+            StoreLocation::File(_) => None,
+            StoreLocation::Etcd(etcd) => Some(EtcdStore::connect(etcd, &choice.tls()).await?),
+        };
         let mut old: Vec<PathBuf> = [crate::IDENTITY_DIR, STORE_CHOICE_FILE, crate::ADDRESS_FILE]
             .map(|name| state_dir.join(name))
             .into();
@@ -79,13 +87,12 @@ impl Backup {
         }
         Place::prepare(state_dir)?.keep();
         let moved_to = (!old.is_empty()).then(|| set_aside(state_dir, &old)).transpose()?;
-        let (entries, dropped_tokens) = self.entries_to_restore()?;
-        let has_kept_tables = match &location {
-            StoreLocation::File(path) => restore_file(path, entries).await.map(|()| false)?,
-            StoreLocation::Etcd(etcd) => {
-                let store = EtcdStore::connect(etcd, &choice.tls()).await?;
-                self.restore_etcd(&store, &location, entries).await?
+        let has_kept_tables = match (&location, &etcd) {
+            (StoreLocation::File(path), _) => restore_file(path, entries).await.map(|()| false)?,
+            (StoreLocation::Etcd(_), Some(store)) => {
+                self.restore_etcd(store, &location, entries).await?
             }
+            (StoreLocation::Etcd(_), None) => unreachable!("connected to above"),
         };
         if choice.store.is_some() {
             choice.save(state_dir)?;
@@ -109,15 +116,44 @@ impl Backup {
         })
     }
 
-    /// Checks that the backup has a complete authority, and no other files.
+    /// Checks that this release can read every record, or convert it as the first start does.
+    fn check_records(&self) -> Result<(), MonitorError> {
+        if let Some(text) = self.records.get(FORMAT_KEY) {
+            check_format(text.as_bytes())?;
+        }
+        for (key, value) in self.records.iter().filter(|(key, _)| record_key(key).is_some()) {
+            let value = value.clone().into_bytes();
+            let changed_at = venice_store::Revision(0);
+            let entry = Entry { key: key.to_owned(), value, changed_at };
+            let value = converted(&entry)?.map_or(entry.value.clone(), String::into_bytes);
+            records::record(&Entry { value, ..entry })?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the backup has a complete and sound authority, and no other files.
     fn check_identity(&self) -> Result<(), MonitorError> {
         let has = |name: &&str| self.identity.contains_key(*name);
         let is_complete = Authority::REQUIRED_FILES.iter().all(has);
         let is_known = |name: &String| Authority::FILES.contains(&name.as_str());
-        match is_complete && self.identity.keys().all(is_known) {
+        if !is_complete || !self.identity.keys().all(is_known) {
+            return Err(MonitorError::Backup(
+                "the backup does not have the files of an authority: it was made by another release"
+                    .to_owned(),
+            ));
+        }
+        let failed =
+            |error: io::Error| MonitorError::Backup(format!("a directory for trial: {error}"));
+        let trial = tempfile::tempdir().map_err(failed)?;
+        for (name, text) in &self.identity {
+            write_private(&trial.path().join(name), text.as_bytes())?;
+        }
+        let opened = Authority::open(trial.path());
+        match opened.is_ok_and(|authority| authority.fingerprint().to_string() == self.authority) {
             true => Ok(()),
             false => Err(MonitorError::Backup(
-                "the backup does not have the files of an authority: it was made by another release"
+                "the backup's authority is damaged: its key and certificates cannot be used; use \
+                 another backup"
                     .to_owned(),
             )),
         }

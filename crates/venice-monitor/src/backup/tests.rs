@@ -86,6 +86,38 @@ async fn damaged_backup_is_refused() {
 }
 
 #[tokio::test]
+async fn unusable_contents_change_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("state");
+    rack_in(&dir).await;
+    let backup = backup_of(&dir).await;
+    let with_record = |key: &str, value: &str| {
+        let mut spoilt = Backup::from_bytes(&backup.to_bytes()).unwrap();
+        spoilt.records.insert(key.to_owned(), value.to_owned());
+        spoilt
+    };
+    let with_file = |name: &str, text: &str| {
+        let mut spoilt = Backup::from_bytes(&backup.to_bytes()).unwrap();
+        spoilt.identity.insert(name.to_owned(), text.to_owned());
+        spoilt
+    };
+    let mut other = Backup::from_bytes(&backup.to_bytes()).unwrap();
+    other.authority = "0".repeat(64);
+    for (spoilt, why) in [
+        (with_record("format", "9"), "9"),
+        (with_record("node/0000000001", "{}"), "node/0000000001"),
+        (with_file("authority.key", "junk"), "authority is damaged"),
+        (with_file("authority.crt", "junk"), "authority is damaged"),
+        (other, "authority is damaged"),
+    ] {
+        let refused = text(spoilt.restore(&dir, &StoreChoice::default(), true).await.unwrap_err());
+        assert!(refused.contains(why), "{refused}");
+        assert!(!dir.join("before-restore-1").exists(), "{why}");
+    }
+    backup.restore(&dir, &StoreChoice::default(), true).await.unwrap();
+}
+
+#[tokio::test]
 async fn missing_store_is_refused() {
     let temp = tempfile::tempdir().unwrap();
     Authority::create(&temp.path().join("identity")).unwrap();
