@@ -127,7 +127,7 @@ impl Observed {
         let bytes = |key| status_bytes(&status, key).map(|bytes| (Vec::new(), bytes as f64));
         metrics.gauges(
             "venice_agent_locked_bytes",
-            "Memory of the agent's process that cannot be swapped",
+            "Locked address space of the agent's process, touched or not",
             bytes("VmLck:"),
         );
         metrics.gauges(

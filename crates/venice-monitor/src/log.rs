@@ -92,12 +92,11 @@ pub(crate) fn log_granted(asking: &PendingRequest, grants: &[Grant]) {
     }
 }
 
-/// Logs the refusal of a request. Its texts may be the reason, and are quoted.
+/// Logs the refusal of a request. Its texts may be the reason, and are made labels.
 pub(crate) fn log_refused(asking: &PendingRequest, error: &RackError) {
-    let PendingRequest { owner, request, .. } = asking;
-    let AllocationRequest { recipient, purpose, .. } = request;
-    let owner = owner.to_string();
-    tracing::info!(?owner, ?recipient, ?purpose, %error, "refused");
+    let RequestFacts { owner, recipient, purpose, .. } =
+        RequestFacts::of(&asking.owner, &asking.request);
+    tracing::info!(%owner, recipient, purpose, reason = error.reason(), %error, "refused");
 }
 
 fn name_of(of: &QuotaFor) -> &str {

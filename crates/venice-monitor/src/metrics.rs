@@ -12,7 +12,7 @@ use venice_observe::{Exposition, Histogram, Label, exponential_buckets};
 const MOST_USERS: usize = 100;
 /// Label of the sum of all other users.
 const OTHERS: &str = "(others)";
-const NODE_STATES: [&str; 4] = ["up", "unreachable", "down", "stopped"];
+const NODE_STATES: [&str; 5] = ["up", "unreachable", "down", "stopped", "revoked"];
 const GRANT_STATES: [&str; 5] = ["prepared", "committed", "transferring", "releasing", "lost"];
 const LINK_STATES: [&str; 2] = ["up", "down"];
 const QUEUE_NEEDS: [&str; 4] = ["room", "device", "quota", "donors"];
@@ -138,7 +138,9 @@ impl Snapshot {
         metrics.gauges(
             "venice_node_up",
             "1 if the node reports, else 0",
-            each(|row| Some(f64::from(!matches!(row.state.as_str(), "down" | "stopped")))),
+            each(|row| {
+                Some(f64::from(!matches!(row.state.as_str(), "down" | "stopped" | "revoked")))
+            }),
         );
         metrics.gauges(
             "venice_node_unreachable",
@@ -149,6 +151,11 @@ impl Snapshot {
             "venice_node_stopped",
             "1 if the node's agent was stopped in an orderly way, else 0",
             each(|row| Some(f64::from(row.state == "stopped"))),
+        );
+        metrics.gauges(
+            "venice_node_revoked",
+            "1 if the node was revoked and has not joined again, else 0",
+            each(|row| Some(f64::from(row.state == "revoked"))),
         );
         metrics.gauges(
             "venice_node_draining",
@@ -375,6 +382,9 @@ mod tests {
     fn absent_states_count_zero() {
         let counts = counted("state", &NODE_STATES, ["up", "up"].into_iter());
         let text: Vec<_> = counts.iter().map(|(labels, n)| (labels[0].1.as_str(), *n)).collect();
-        assert_eq!(text, [("down", 0.0), ("stopped", 0.0), ("unreachable", 0.0), ("up", 2.0)]);
+        assert_eq!(
+            text,
+            [("down", 0.0), ("revoked", 0.0), ("stopped", 0.0), ("unreachable", 0.0), ("up", 2.0)]
+        );
     }
 }

@@ -148,6 +148,8 @@ pub struct MonitorCore {
     release_waiters: BTreeMap<Token, (BTreeSet<GrantId>, Kept)>,
     /// Registrations that wait for the liveness of the name's holder.
     waiting_registrations: BTreeMap<NodeId, Vec<(Token, NodeRegistration)>>,
+    /// Times at which peers' grants of the last lease were learnt.
+    learnt_ns: BTreeMap<GrantId, u64>,
     /// The nodes that are being called to learn whether they can be reached.
     tried: BTreeSet<NodeId>,
     /// Join tokens, by number.
@@ -268,7 +270,9 @@ impl MonitorCore {
         if node.record.identity.epoch != grant.donor_epoch {
             Some(node.epoch_since_ns)
         } else if self.is_gone(node) {
-            Some(node.down_since_ns)
+            // A peer that grants of a node reaches it, or did so a moment ago.
+            let learnt_ns = self.learnt_ns.get(&grant.id).copied().unwrap_or(0);
+            Some(node.down_since_ns.max(learnt_ns))
         } else {
             None
         }

@@ -166,6 +166,9 @@ impl MonitorCore {
                 Change::PutNode(node) => self.enter_node(now_ns, node),
                 Change::PutGrant(grant) => {
                     self.note_committing(now_ns, &grant);
+                    if self.rat.get(grant.id).is_none() {
+                        self.learnt_ns.insert(grant.id, now_ns);
+                    }
                     self.count_as_lent(&grant);
                     self.rat.put(grant);
                 }

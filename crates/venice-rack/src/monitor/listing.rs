@@ -121,6 +121,7 @@ fn memory_row(entry: &NodeEntry, row: ResourceRow) -> ResourceRow {
 
 fn state(entry: &NodeEntry) -> &'static str {
     match () {
+        () if entry.record.is_revoked => "revoked",
         () if entry.record.is_stopped => "stopped",
         () if !entry.up => "down",
         () if entry.is_unreachable() => "unreachable",

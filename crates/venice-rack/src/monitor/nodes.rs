@@ -434,6 +434,7 @@ impl MonitorCore {
     /// Drops lost grants after a lease, so that users can see them for a while.
     pub(super) fn drop_lost_grants(&mut self, now_ns: u64) {
         let lease_ns = self.settings.lease_ns;
+        self.learnt_ns.retain(|_, learnt_ns| learnt_ns.saturating_add(lease_ns) > now_ns);
         let is_over = |grant: &&GrantRecord| {
             (grant.state != GrantState::Committing || self.is_in_doubt(grant.id))
                 && self

@@ -73,6 +73,7 @@ impl MonitorCore {
             release_waiters: BTreeMap::new(),
             waiting_registrations: BTreeMap::new(),
             tried: BTreeSet::new(),
+            learnt_ns: BTreeMap::new(),
             tokens: BTreeMap::new(),
             revoked: Revocations::default(),
             retention: Default::default(),

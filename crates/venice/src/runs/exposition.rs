@@ -65,6 +65,9 @@ pub fn text(rows: &[RunRow]) -> String {
 }
 
 fn labels(row: &RunRow) -> Vec<Label> {
-    let command = venice_control::to_label(&row.command);
+    // Not the arguments: they may be secret.
+    let program = row.command.split_whitespace().next().unwrap_or_default();
+    let program = program.rsplit('/').next().unwrap_or_default();
+    let command = venice_control::to_label(program);
     vec![("run", row.run.to_string()), ("user", row.user.clone()), ("command", command)]
 }
