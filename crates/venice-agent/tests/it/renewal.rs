@@ -83,7 +83,7 @@ async fn revoked_node_rejoins_without_restart() {
     let mut gate = EnrolmentClient::connect(&venice_testkit::identity::access(at)).await.unwrap();
     gate.revoke("one", false).await.unwrap();
     let state = || async { client.clone().nodes().await.unwrap().remove(0).state };
-    assert_eq!(state().await, "down");
+    assert_eq!(state().await, "revoked");
     let refused = MonitorClient::connect(&enter()).await;
     assert!(matches!(refused, Err(ControlError::NoLogin(_))), "{refused:?}");
 

@@ -197,7 +197,7 @@ fn revoked_node_is_down_for_good() {
             _ => {}
         }
     }
-    assert_eq!(rack.core.node_rows(S)[0].state, "down");
+    assert_eq!(rack.core.node_rows(S)[0].state, "revoked");
     let again = Rack::recover(rack.records);
     assert!(again.core.revocations().covers(&node1, NOON_MS));
     assert!(!again.core.revocations().covers(&node1, NOON_MS + 1));
@@ -220,7 +220,7 @@ fn unbound_token_cannot_take_known_name() {
     rack.act().unwrap();
     rack.core.handle_timeout(1000 * S);
     rack.act().unwrap();
-    assert_eq!(rack.core.node_rows(1000 * S)[0].state, "down");
+    assert_eq!(rack.core.node_rows(1000 * S)[0].state, "revoked");
     let forbidden = |result: Result<(), RackError>| match result {
         Err(RackError::Forbidden(why)) => assert!(why.contains("venice token new --node"), "{why}"),
         other => panic!("{other:?}"),
