@@ -29,7 +29,7 @@ fn running_rack_is_backed_up() {
     assert!(again.complaint().contains("exists"), "{again:?}");
     // The Monitor Node runs: its state stays.
     let refused = place.venice(&["restore", "--force", &file]).expect(1);
-    assert!(refused.complaint().contains("in use by another"), "{refused:?}");
+    assert!(refused.complaint().contains("stop it first"), "{refused:?}");
 }
 
 #[test]

@@ -185,7 +185,7 @@ fn programs_become_metrics() {
         let rows = place.venice(&["ps", "--json"]).expect(0).json();
         let Some(row) = rows.as_array().unwrap().first() else { return false };
         let (run, user) = (row["run"].to_string(), row["user"].as_str().unwrap());
-        let labels = [("run", &*run), ("user", user), ("command", "sleep 600")];
+        let labels = [("run", &*run), ("user", user), ("command", "sleep")];
         let value = |name: &str| metrics.value(name, &labels);
         value("venice_program_borrowed_bytes") == row["borrowed_bytes"].as_f64()
             && value("venice_program_missing_replica_slabs") == Some(0.0)

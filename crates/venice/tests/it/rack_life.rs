@@ -200,12 +200,8 @@ fn silent_and_revoked_agents_get_advice() {
     let said = place.venice(&["node", "revoke", "node2"]).expect(0);
     assert!(said.out.contains("until they end"), "{said:?}");
     common::wait_until("the node is revoked", || state() == "revoked");
-    for words in ["status", "up", "up after a death"] {
-        if words == "up after a death" {
-            common::kill(pid(&place.status()["monitor"]));
-        }
-        let words = &words.split(' ').take(1).collect::<Vec<_>>()[..];
-        let said = place.venice(words).expect(0);
+    for words in [["status"], ["up"]] {
+        let said = place.venice(&words).expect(0);
         let all = said.out.clone() + &said.err;
         assert!(all.contains("venice token new --node node2"), "{said:?}");
     }
@@ -214,6 +210,17 @@ fn silent_and_revoked_agents_get_advice() {
     let identity = identity.to_str().unwrap();
     place.venice(&["join", "--name", "node2", "--identity", identity, token.trim()]).expect(0);
     common::wait_until("it is in again", || state() == "up");
+}
+
+#[test]
+fn rack_restarts_without_revoked_node() {
+    let place = Place::new();
+    place.up(2);
+    place.venice(&["node", "revoke", "node2"]).expect(0);
+    common::kill(pid(&place.status()["monitor"]));
+    let said = place.venice(&["up"]).expect(0);
+    assert!(said.err.contains("venice token new --node node2"), "{said:?}");
+    assert_eq!(agents(&place.status())[0]["state"], "up");
 }
 
 /// `venice up` is killed before it records addresses and one of its nodes.
