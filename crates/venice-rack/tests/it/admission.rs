@@ -220,7 +220,7 @@ fn unbound_token_cannot_take_known_name() {
     rack.act().unwrap();
     rack.core.handle_timeout(1000 * S);
     rack.act().unwrap();
-    assert_eq!(rack.core.node_rows(1000 * S)[0].state, "revoked");
+    assert_eq!(rack.core.node_rows(1000 * S)[0].state, "down");
     let forbidden = |result: Result<(), RackError>| match result {
         Err(RackError::Forbidden(why)) => assert!(why.contains("venice token new --node"), "{why}"),
         other => panic!("{other:?}"),
