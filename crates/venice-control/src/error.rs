@@ -90,7 +90,7 @@ pub enum ControlError {
     EarlierRelease {
         /// Its address.
         addr: String,
-        /// What the call is about.
+        /// Subject of the call.
         what: &'static str,
     },
     /// The peer uses another protocol, or failed without an explanation.

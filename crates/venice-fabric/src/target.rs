@@ -223,9 +223,13 @@ impl Target {
     }
 
     fn queue_reset(&mut self, from: PeerAddr, frame: &Frame<'_>, detail: u16) {
+        let (node, link) = (frame.source(), frame.link());
+        self.push_reset(Reset { to: from, node, link, detail });
+    }
+
+    fn push_reset(&mut self, reset: Reset) {
         if self.resets.len() < MAX_RESETS {
-            let (node, link) = (frame.source(), frame.link());
-            self.resets.push_back(Reset { to: from, node, link, detail });
+            self.resets.push_back(reset);
         }
     }
 
@@ -277,9 +281,7 @@ impl Target {
         let Some(entry) = self.links.get_mut(at) else { return };
         let Some(link) = entry.link.as_ref().and_then(Link::id) else { return };
         let reset = Reset { to: entry.addr, node: entry.node, link, detail: 0 };
-        if self.resets.len() < MAX_RESETS {
-            self.resets.push_back(reset);
-        }
+        self.push_reset(reset);
     }
 
     fn end_qpairs_of_removed(&mut self) {

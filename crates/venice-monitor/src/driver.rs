@@ -270,7 +270,7 @@ impl Driver {
     ) {
         let client_id = request.client_id;
         if let Err(error) = self.core.handle_request(now_ns, owner.clone(), request.clone()) {
-            self.note_refused(&owner, &request, &error);
+            self.note_refused(RequestFacts::of(&owner, &request), &error);
             return drop(reply.send(Err(error)));
         }
         let asking = PendingRequest { owner, request, replies: Vec::new(), is_withdrawn: false };
@@ -463,9 +463,8 @@ impl Driver {
         self.counters.events.push(event.row());
     }
 
-    fn note_refused(&self, owner: &Owner, request: &AllocationRequest, error: &RackError) {
-        let (request, error) = (RequestFacts::of(owner, request), error.clone());
-        self.note(&Event::RequestRefused { request, error });
+    fn note_refused(&self, request: RequestFacts, error: &RackError) {
+        self.note(&Event::RequestRefused { request, error: error.clone() });
     }
 
     fn answer_order(&mut self, token: Token, result: Result<(), RackError>) {
@@ -487,8 +486,9 @@ impl Driver {
             Ok(grants) => log_granted(&asking, grants),
             Err(_) if asking.is_withdrawn => {}
             Err(error) => {
-                log_refused(&asking, error);
-                self.note_refused(&asking.owner, &asking.request, error);
+                let request = RequestFacts::of(&asking.owner, &asking.request);
+                log_refused(&request, error);
+                self.note_refused(request, error);
             }
         }
         for reply in asking.replies {

@@ -26,7 +26,7 @@ pub(crate) struct EventLog {
 
 #[derive(Debug, Default)]
 struct Events {
-    /// Those without an owner (of nodes, of all users), and those of owners: a user whose requests
+    /// Events without an owner (of nodes, of all users), and events with one: a user whose requests
     /// are refused in a loop does not push out the others.
     kept: [VecDeque<EventRow>; 2],
     /// Number of the newest event.

@@ -92,10 +92,9 @@ pub(crate) fn log_granted(asking: &PendingRequest, grants: &[Grant]) {
     }
 }
 
-/// Logs the refusal of a request. Its texts may be the reason, and are made labels.
-pub(crate) fn log_refused(asking: &PendingRequest, error: &RackError) {
-    let RequestFacts { owner, recipient, purpose, .. } =
-        RequestFacts::of(&asking.owner, &asking.request);
+/// Logs the refusal of a request.
+pub(crate) fn log_refused(request: &RequestFacts, error: &RackError) {
+    let RequestFacts { owner, recipient, purpose, .. } = request;
     tracing::info!(%owner, recipient, purpose, reason = error.reason(), %error, "refused");
 }
 

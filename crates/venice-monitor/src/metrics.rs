@@ -26,7 +26,7 @@ pub(crate) struct Snapshot {
     pub(crate) links: Vec<LinkRow>,
 }
 
-/// What the Monitor Node counts itself, since its process started.
+/// Counters of the Monitor Node itself, since its process started.
 #[derive(Debug)]
 pub(crate) struct Counters {
     started: SystemTime,
@@ -138,9 +138,7 @@ impl Snapshot {
         metrics.gauges(
             "venice_node_up",
             "1 if the node reports, else 0",
-            each(|row| {
-                Some(f64::from(!matches!(row.state.as_str(), "down" | "stopped" | "revoked")))
-            }),
+            each(|row| Some(f64::from(row.reports()))),
         );
         metrics.gauges(
             "venice_node_unreachable",

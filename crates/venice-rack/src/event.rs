@@ -177,13 +177,13 @@ impl EventRow {
 /// The events that a reader wants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventFilter {
-    /// Those of this node, or whose owner is on it; empty: of all.
+    /// The node, of the event or of its owner; empty: all.
     pub node: String,
-    /// Those of this user; empty: of all.
+    /// The user; empty: all.
     pub user: String,
-    /// Those of these kinds; empty: of all.
+    /// The kinds; empty: all.
     pub kinds: Vec<String>,
-    /// Those at or after this time, in milliseconds since 1970.
+    /// The earliest time, in milliseconds since 1970.
     pub since_ms: u64,
 }
 

@@ -76,6 +76,13 @@ pub struct NodeRow {
     pub refused: u64,
 }
 
+impl NodeRow {
+    /// True if its heartbeats arrive, whether calls reach it or not.
+    pub fn reports(&self) -> bool {
+        matches!(&*self.state, "up" | "unreachable")
+    }
+}
+
 /// A line of `venice resources`: the Resource Registration Table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ResourceRow {

@@ -134,7 +134,7 @@ pub struct NodeEntry {
     pub(crate) sent_peers: SentPeers,
 }
 
-/// What is known of calls to a node. Reports come from it, calls go to it: an address that is
+/// The outcome of calls to a node. Reports come from it, calls go to it: an address that is
 /// wrong, or a closed port, breaks one of the two only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {

@@ -47,7 +47,7 @@ impl<'a> From<&'a NodeRow> for Candidate<'a> {
         Candidate {
             name: &row.name,
             free_bytes: row.free_bytes,
-            is_up: !matches!(&*row.state, "down" | "stopped" | "revoked"),
+            is_up: row.reports(),
             is_unreachable: row.state == "unreachable",
             is_draining: row.draining,
             is_pressed: !matches!(&*row.pressure, "none" | ""),

@@ -147,7 +147,7 @@ pub fn restore(args: &RestoreArgs) -> anyhow::Result<i32> {
     let dir = args.state.dir()?;
     let choice = args.state.store.choice();
     let restored =
-        block_on(async { backup.restore(&dir, &choice, args.force).await.map_err(told_of_user) });
+        block_on(async { backup.restore(&dir, &choice, args.force).await.map_err(told_of_server) });
     let restored = restored?;
     if args.json {
         let shown = Shown {
@@ -211,7 +211,7 @@ async fn of_running(dir: &Path) -> anyhow::Result<Option<GivenRecords>> {
     Ok(None)
 }
 
-fn told_of_user(error: MonitorError) -> anyhow::Error {
+fn told_of_server(error: MonitorError) -> anyhow::Error {
     match error {
         MonitorError::Store(venice_monitor::StoreError::Locked { path }) => anyhow!(
             "a Monitor Node uses {}: stop it first (`systemctl stop venice-monitor`), then repeat this",
@@ -272,6 +272,7 @@ fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 fn read(path: &Path) -> anyhow::Result<Backup> {
     let mut bytes = Vec::new();
     let mut read = |from: &mut dyn Read| from.take(LARGEST + 1).read_to_end(&mut bytes);
+    let mut is_public = false;
     if path.as_os_str() == "-" {
         read(&mut io::stdin().lock()).context("reading the backup")?;
     } else {
@@ -279,22 +280,20 @@ fn read(path: &Path) -> anyhow::Result<Backup> {
         let mut file = File::open(path).with_context(failed)?;
         let found = file.metadata()?;
         read(&mut file).with_context(failed)?;
-        let is_backup = bytes.len() as u64 <= LARGEST && Backup::from_bytes(&bytes).is_ok();
-        if is_backup
-            && found.permissions().mode() & 0o004 != 0
-            && !found.file_type().is_char_device()
-        {
-            terminal::remark(format!(
-                "{} is readable by everybody, with the authority's private key in it: chmod 600, and \
-                 rotate the authority if somebody may have read it",
-                path.display()
-            ));
-        }
+        is_public = found.permissions().mode() & 0o004 != 0 && !found.file_type().is_char_device();
     }
     if bytes.len() as u64 > LARGEST {
         bail!("{} is too large for a backup", path.display());
     }
-    Backup::from_bytes(&bytes).map_err(told)
+    let backup = Backup::from_bytes(&bytes).map_err(told)?;
+    if is_public {
+        terminal::remark(format!(
+            "{} is readable by everybody, with the authority's private key in it: chmod 600, and \
+             rotate the authority if somebody may have read it",
+            path.display()
+        ));
+    }
+    Ok(backup)
 }
 
 fn show(info: &BackupInfo, is_json: bool) -> anyhow::Result<()> {

@@ -87,7 +87,7 @@ impl Authority {
 
     /// Names of an authority's files in its directory. The last one marks it as complete.
     pub const FILES: [&str; 3] = [KEY_FILE, rotation::FILE, CERTIFICATE_FILE];
-    /// Those that every authority has.
+    /// Names of the files that every authority has.
     pub const REQUIRED_FILES: [&str; 2] = [KEY_FILE, CERTIFICATE_FILE];
 
     /// Returns the names of the files of the authority in `dir`.

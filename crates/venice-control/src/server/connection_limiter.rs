@@ -30,9 +30,9 @@ struct Open {
 pub struct ConnectionCounts {
     /// All, those in their handshake included.
     pub all: usize,
-    /// Those of peers that are not admitted.
+    /// Connections of peers that are not admitted.
     pub strangers: usize,
-    /// Those of users that are no administrators.
+    /// Connections of users that are no administrators.
     pub users: usize,
 }
 

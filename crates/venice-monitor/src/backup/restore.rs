@@ -121,10 +121,8 @@ impl Backup {
         if let Some(text) = self.records.get(FORMAT_KEY) {
             check_format(text.as_bytes())?;
         }
-        for (key, value) in self.records.iter().filter(|(key, _)| record_key(key).is_some()) {
-            let value = value.clone().into_bytes();
-            let changed_at = venice_store::Revision(0);
-            let entry = Entry { key: key.to_owned(), value, changed_at };
+        for key in self.records.keys().filter(|key| record_key(key).is_some()) {
+            let entry = self.entry(key);
             let value = converted(&entry)?.map_or(entry.value.clone(), String::into_bytes);
             records::record(&Entry { value, ..entry })?;
         }
@@ -184,9 +182,12 @@ impl Backup {
     }
 
     fn parse(&self, key: &str) -> Result<Record, MonitorError> {
+        records::record(&self.entry(key))
+    }
+
+    fn entry(&self, key: &str) -> Entry {
         let value = self.records[key].clone().into_bytes();
-        let changed_at = venice_store::Revision(0);
-        records::record(&Entry { key: key.to_owned(), value, changed_at })
+        Entry { key: key.to_owned(), value, changed_at: venice_store::Revision(0) }
     }
 
     /// Writes the records to etcd, unless it has this rack's tables: then returns true.

@@ -28,7 +28,7 @@ pub(super) struct TrafficTable(Mutex<Sums>);
 #[derive(Debug, Default)]
 struct Sums {
     by_name: BTreeMap<Option<KeyName>, Traffic>,
-    /// Of all names, those forgotten included.
+    /// Sum over all names, forgotten ones included.
     total: Traffic,
 }
 

@@ -11,7 +11,7 @@ use crate::types::{AllocationRequest, Identity, RackError, Share};
 use std::fmt;
 use venice_wire::GrantId;
 
-/// What an event says of a grant.
+/// Facts of a grant, in an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantFacts {
     /// Its number.
@@ -28,7 +28,7 @@ pub struct GrantFacts {
     pub purpose: String,
 }
 
-/// What an event says of a request.
+/// Facts of a request, in an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestFacts {
     /// Its owner.

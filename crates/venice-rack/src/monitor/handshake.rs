@@ -375,9 +375,8 @@ impl MonitorCore {
         donor: Identity,
         result: &Result<DonorStatus, CallError>,
     ) {
-        let is_known_unreachable =
-            || self.rrt.get(donor.node).is_some_and(NodeEntry::is_unreachable);
-        if result == &Err(CallError::Gone) && !is_known_unreachable() {
+        let is_unreachable = self.rrt.get(donor.node).is_some_and(NodeEntry::is_unreachable);
+        if result == &Err(CallError::Gone) && !is_unreachable {
             self.mark_down(now_ns, donor);
         }
         let Some(mut entry) = self.rrt.get_mut(donor.node) else { return };

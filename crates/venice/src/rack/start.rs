@@ -361,29 +361,28 @@ impl Starter<'_> {
         let begin = Instant::now();
         loop {
             let missing = self.unregistered().await?;
-            let is_revoked = |it: &&(&AgentRecord, Standing)| it.1 == Standing::Revoked;
-            // The rack works without nodes that were revoked.
-            if missing.iter().all(|it| is_revoked(&it)) {
-                let said = missing.iter().filter_map(|(agent, standing)| {
-                    standing.advice(self.dir, &agent.name, pid_of(agent))
-                });
-                said.for_each(terminal::remark);
-                return Ok(());
-            }
             let registered = self.record.agents.len() - missing.len();
             bar.set_position((1 + self.record.agents.len() + registered) as u64);
-            let missing: Vec<_> = missing.into_iter().filter(|it| !is_revoked(&it)).collect();
-            let Some((first, _)) = missing.first() else { continue };
+            let advice = |(agent, standing): &(&AgentRecord, Standing)| {
+                let pid = agent.process.map_or(0, |process| process.pid);
+                standing.advice(self.dir, &agent.name, pid)
+            };
+            // The rack works without nodes that were revoked.
+            let (revoked, missing): (Vec<_>, Vec<_>) =
+                missing.into_iter().partition(|(_, standing)| *standing == Standing::Revoked);
+            let Some((first, _)) = missing.first() else {
+                revoked.iter().filter_map(advice).for_each(terminal::remark);
+                return Ok(());
+            };
             if let Some(dead) = self.record.agents.iter().find(|a| !self.lives(a.process)) {
                 log::show_tail(self.dir, &dead.name);
                 let why = log::last_error(self.dir, &dead.name);
                 bail!("{} ended: {}", dead.name, why.unwrap_or_else(|| "see its log".into()));
             }
-            for (agent, standing) in &missing {
-                let advice = standing.advice(self.dir, &agent.name, pid_of(agent));
-                if let Some(advice) = advice.filter(|_| begin.elapsed() >= REPORT_PATIENCE) {
-                    bail!(advice);
-                }
+            if begin.elapsed() >= REPORT_PATIENCE
+                && let Some(advice) = missing.iter().find_map(advice)
+            {
+                bail!(advice);
             }
             if begin.elapsed() > REGISTERED_PATIENCE {
                 terminal::remark(log::tail(self.dir, &first.name));
@@ -421,8 +420,4 @@ impl Starter<'_> {
     pub fn undo(&self) -> anyhow::Result<()> {
         process::stop_all(&self.started, self.dir).map(drop)
     }
-}
-/// Process id of an agent, for messages.
-fn pid_of(agent: &AgentRecord) -> u32 {
-    agent.process.map_or(0, |process| process.pid)
 }

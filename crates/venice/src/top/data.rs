@@ -1,4 +1,4 @@
-//! What `venice top` shows, asked at each update.
+//! The data of `venice top`, asked for at each update.
 
 use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};

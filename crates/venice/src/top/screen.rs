@@ -33,7 +33,7 @@ h, ?             this help
 Red lines need attention: a node is down or short of memory, a program lacks replicas, a grant is
 lost or preempted.";
 
-/// What a key asks for.
+/// The effect of a key.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Go,

@@ -37,7 +37,7 @@ impl Order {
     }
 }
 
-/// What the user has chosen.
+/// The choices of the user.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     pub order: Order,
