@@ -436,7 +436,7 @@ impl Keeper {
             Renewed::Unknown if kept.is_served => {}
             Renewed::Unknown => self.lose(index, Fate::Revoked),
             Renewed::Refused => self.lose(index, Fate::Died),
-            Renewed::Live(_) | Renewed::Unanswered => {}
+            Renewed::Live(_) | Renewed::Silent | Renewed::Unreachable => {}
         }
     }
 

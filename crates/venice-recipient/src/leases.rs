@@ -2,8 +2,10 @@
 //!
 //! Leases are renewed at the donors, so a dead Monitor Node stops nothing. A donor is marked as
 //! lost in the run block if its shm connection ended, its address refuses, the grant is unknown to
-//! it, or it was silent for a whole lease. The pagers check these marks before every access, and
-//! set those they find themselves.
+//! it, or nothing at its address was reached for a whole lease. An agent that stands still counts
+//! that time to no lease: its donor is lost if others have all its contents, else it is waited for
+//! ([`SILENT_LEASES`]). The pagers check these marks before every access, and set those they find
+//! themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use venice_control::Notice;
-use venice_memory::paged::run_block::{Donor, Fate, RunBlockMap};
+use venice_memory::paged::run_block::{Donor, Fate, RunBlockMap, SILENT_LEASES};
 
 use crate::error::RecipientError;
 use crate::holding::Holding;
@@ -262,10 +264,17 @@ impl Donors {
                     donor.lose(Fate::Revoked);
                 }
                 Renewed::Refused => donor.lose(Fate::Died),
-                Renewed::Unanswered if grant.heard.elapsed() > self.lease => {
+                Renewed::Silent => match grant.heard.elapsed() {
+                    silence if silence > self.lease * SILENT_LEASES => {
+                        donor.lose(Fate::Unresponsive);
+                    }
+                    silence if silence > self.lease => donor.suspect(),
+                    _ => {}
+                },
+                Renewed::Unreachable if grant.heard.elapsed() > self.lease => {
                     donor.lose(Fate::Unresponsive);
                 }
-                Renewed::Unanswered => {}
+                Renewed::Unreachable => {}
             }
         }
     }

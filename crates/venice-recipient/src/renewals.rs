@@ -1,13 +1,18 @@
 //! Renewals of leases at their donors, at all of them concurrently: a silent one delays no other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::io;
+use std::time::{Duration, Instant};
 
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use venice_control::client::{Access, AgentClient};
 use venice_control::{ControlError, Grant, LeaseState, Notice};
 
 use crate::loan::agent_of;
+
+/// Timeout of a connection that shows whether a donor's machine runs.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
 /// The renewals under way. Its methods are for use within a runtime.
 #[derive(Debug)]
@@ -42,8 +47,10 @@ pub(crate) enum Renewed {
     Unknown,
     /// The donor's address refuses: its agent is gone.
     Refused,
-    /// No answer came.
-    Unanswered,
+    /// No answer came, and its machine accepts connections: the agent stands still.
+    Silent,
+    /// Nothing at the donor's address accepts a connection.
+    Unreachable,
 }
 
 #[derive(Debug)]
@@ -51,7 +58,7 @@ struct Answer {
     index: usize,
     sent: Instant,
     addr: String,
-    outcome: Result<(LeaseState, AgentClient), ControlError>,
+    outcome: Result<(LeaseState, AgentClient), Renewed>,
 }
 
 impl Renewals {
@@ -69,7 +76,11 @@ impl Renewals {
         let known = self.agents.get(&grant.control_addr).cloned();
         let sent = Instant::now();
         self.answers.spawn(async move {
-            let outcome = renew(&access, &grant, known).await;
+            let outcome = match renew(&access, &grant, known).await {
+                Ok(answer) => Ok(answer),
+                Err(ControlError::Unreachable { refused: true, .. }) => Err(Renewed::Refused),
+                Err(_) => Err(look_at(&grant.control_addr).await),
+            };
             Answer { index, sent, addr: grant.control_addr, outcome }
         });
     }
@@ -99,15 +110,22 @@ impl Renewals {
                     LeaseState::Unknown => Renewed::Unknown,
                 }
             }
-            Err(error) => {
+            Err(failed) => {
                 self.agents.remove(&addr);
-                match error {
-                    ControlError::Unreachable { refused: true, .. } => Renewed::Refused,
-                    _ => Renewed::Unanswered,
-                }
+                failed
             }
         };
         Renewal { index, sent, outcome }
+    }
+}
+
+/// Looks why a donor did not answer. The kernel of a machine that runs accepts connections for a
+/// process that stands still.
+async fn look_at(addr: &str) -> Renewed {
+    match tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect(addr)).await {
+        Ok(Ok(_)) => Renewed::Silent,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Renewed::Refused,
+        Ok(Err(_)) | Err(_) => Renewed::Unreachable,
     }
 }
 

@@ -344,8 +344,9 @@ impl<D: Donors> Framed<D> {
         }
     }
 
-    /// Raises a suspicion of a donor. A donor that has not answered repeated requests for a whole
-    /// lease is lost.
+    /// Raises a suspicion of a donor. A donor that has not answered repeated requests for
+    /// [`SILENT_LEASES`](super::run_block::SILENT_LEASES) is lost: the renewals of its leases tell sooner
+    /// whether its machine is gone.
     fn handle_no_answer(&mut self, block: &RunBlockMap, donor: usize) {
         let (now_ns, lease_ns) = (self.donors.now_ns(), block.lease().as_nanos() as u64);
         match self.health.record_no_answer(donor, now_ns, lease_ns) {

@@ -50,7 +50,7 @@ pub use self::replicas::{
 };
 pub use self::slab_locations::Mobility;
 use self::slab_locations::SlabLocations;
-pub use self::suspicion::{SuspicionOutcome, SuspicionResolver};
+pub use self::suspicion::{SILENT_LEASES, SuspicionOutcome, SuspicionResolver};
 pub use self::writers::{Batches, MAX_WRITERS};
 use super::coding::Coding;
 use super::sys;

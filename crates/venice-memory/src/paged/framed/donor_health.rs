@@ -1,5 +1,7 @@
 //! Donor health as one thread sees it.
 
+use super::super::run_block::SILENT_LEASES;
+
 /// The health of each donor, up to the highest index with a record: most donors never need one.
 #[derive(Debug, Default)]
 pub(super) struct DonorHealth(Vec<Record>);
@@ -37,7 +39,7 @@ impl DonorHealth {
         self.record(donor).is_slow = true;
     }
 
-    /// Records a request without an answer; `true`: none was answered during a whole lease of
+    /// Records a request without an answer; `true`: none was answered during [`SILENT_LEASES`] of
     /// repeated requests.
     pub(super) fn record_no_answer(&mut self, donor: usize, now_ns: u64, lease_ns: u64) -> bool {
         let record = self.record(donor);
@@ -46,7 +48,7 @@ impl DonorHealth {
             record.silent_since_ns = now_ns;
         }
         record.found_ns = now_ns;
-        now_ns > record.silent_since_ns + lease_ns
+        now_ns > record.silent_since_ns + lease_ns * u64::from(SILENT_LEASES)
     }
 
     fn record(&mut self, donor: usize) -> &mut Record {

@@ -9,6 +9,10 @@
 
 use super::{Fate, ReplicaState, RunBlock};
 
+/// Leases for which a donor is waited for that stands still and alone has some contents. It extends
+/// the leases of its grants by the time for which it stood still.
+pub const SILENT_LEASES: u32 = 6;
+
 /// The decision about a suspected donor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuspicionOutcome {

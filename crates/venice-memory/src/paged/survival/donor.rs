@@ -24,8 +24,10 @@ pub enum Renewal {
     Unknown,
     /// No process listens there.
     Refused,
-    /// No answer comes.
-    NoAnswer,
+    /// No answer comes, and its machine accepts connections.
+    Silent,
+    /// Its machine is not reached.
+    Unreachable,
 }
 
 /// A lent grant.
@@ -41,6 +43,7 @@ pub struct SimulatedDonor {
     number: usize,
     pub is_dead: bool,
     pub stalls: u32,
+    stalled_since_ns: u64,
     pub cuts: u32,
     pub is_reclaiming: bool,
     /// Drops one write in so many, though it confirms it. For tests of the checker.
@@ -58,6 +61,7 @@ impl SimulatedDonor {
             number,
             is_dead: false,
             stalls: 0,
+            stalled_since_ns: 0,
             cuts: 0,
             is_reclaiming: false,
             drops_one_in: None,
@@ -87,8 +91,11 @@ impl SimulatedDonor {
     }
 
     pub fn renew(&mut self, now_ns: u64, grant: GrantId) -> Renewal {
-        if self.cuts > 0 || self.stalls > 0 {
-            return Renewal::NoAnswer;
+        if self.cuts > 0 {
+            return Renewal::Unreachable;
+        }
+        if self.stalls > 0 {
+            return Renewal::Silent;
         }
         if self.is_dead {
             return Renewal::Refused;
@@ -155,6 +162,23 @@ impl SimulatedDonor {
         let mut granted =
             Granted { lent: &mut self.lent, rng: &mut self.rng, drops_one_in: self.drops_one_in };
         self.target.handle_frame(now_ns, PeerAddr(actor as u64), &frame, &mut granted);
+    }
+
+    /// Begins a stall.
+    pub fn stall(&mut self, now_ns: u64) {
+        if self.stalls == 0 {
+            self.stalled_since_ns = now_ns;
+        }
+        self.stalls += 1;
+    }
+
+    /// Ends a stall. Its time counts to no lease.
+    pub fn go_on(&mut self, now_ns: u64) {
+        self.stalls -= 1;
+        if self.stalls == 0 {
+            let stalled_ns = now_ns - self.stalled_since_ns;
+            self.lent.values_mut().for_each(|lent| lent.until_ns += stalled_ns);
+        }
     }
 
     /// Handles the frames that were queued while it was stalled.

@@ -5,14 +5,17 @@ use std::collections::BTreeSet;
 
 use venice_wire::GrantId;
 
+use super::super::run_block::SILENT_LEASES;
 use super::scenario::FaultKind;
 use super::{LEASE_NS, SILENCE_NS};
 
 /// A donor absent for less must not be dropped.
 const DROP_AFTER_NS: u64 = SILENCE_NS / 2;
-/// A donor absent for less must not lose data that it alone has: its lease is renewed every quarter
-/// of a lease.
+/// A donor that is cut off for less must not lose data that it alone has: its lease is renewed every
+/// quarter of a lease.
 const LOSE_AFTER_NS: u64 = LEASE_NS * 2 / 3;
+/// A donor that stalls for less must not lose data that it alone has.
+const LOSE_STALLED_AFTER_NS: u64 = LEASE_NS * (SILENT_LEASES as u64 - 1);
 /// Time after its return in which a donor may still be dropped for its absence.
 const HEALED_AFTER_NS: u64 = 4_000_000_000;
 
@@ -89,12 +92,17 @@ impl LossChecker {
         self.lose(|record| record.grant == grant);
     }
 
-    /// Records an absence of a donor.
-    pub fn record_absence(&mut self, donor: usize, lasts_ns: u64) {
+    /// Records a fault of a donor that may be an absence.
+    pub fn record_fault(&mut self, donor: usize, kind: FaultKind, lasts_ns: u64) {
+        let lose_after_ns = match kind {
+            FaultKind::Stalls => LOSE_STALLED_AFTER_NS,
+            FaultKind::CutOff => LOSE_AFTER_NS,
+            FaultKind::Dies | FaultKind::Reclaims => return,
+        };
         self.absences[donor] += 1;
         for record in self.complete.iter_mut().filter(|record| record.donor == donor) {
             // Two absences in a row may last as long as both.
-            record.is_overdue |= lasts_ns > LOSE_AFTER_NS || record.was_absent;
+            record.is_overdue |= lasts_ns > lose_after_ns || record.was_absent;
             record.is_doubtful |= lasts_ns >= DROP_AFTER_NS || record.was_absent;
             record.was_absent = true;
         }

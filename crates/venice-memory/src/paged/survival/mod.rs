@@ -37,7 +37,7 @@ pub use self::wire::SimulatedWire;
 use self::world::{BUILDER, EVICTOR, HANDLER, SUPERVISOR, World};
 use super::far::Far;
 use super::rebuild::Copier;
-use super::run_block::{Owner, PortKind, ReplicaState, RunBlockMap};
+use super::run_block::{Owner, PortKind, ReplicaState, RunBlockMap, SILENT_LEASES};
 
 /// Lease of every grant, nanoseconds.
 const LEASE_NS: u64 = 3_000_000_000;
@@ -45,7 +45,7 @@ const LEASE_NS: u64 = 3_000_000_000;
 /// the decision about the donor comes before the lease expires.
 const SILENCE_NS: u64 = 1_000_000_000;
 /// The longest an access may take: until the only donor that has the page counts as lost.
-const ANSWERED_WITHIN_NS: u64 = 4 * LEASE_NS;
+const ANSWERED_WITHIN_NS: u64 = (SILENT_LEASES as u64 + 3) * LEASE_NS;
 /// Time after the last fault within which all lost replicas must be rebuilt.
 const REBUILT_WITHIN_NS: u64 = 4 * LEASE_NS;
 /// Seeds of `make test-all`; each commit's `make test` runs a share of them.

@@ -14,7 +14,7 @@ use super::world::{BUILDER, SUPERVISOR, World};
 use super::{Counts, LEASE_NS};
 use crate::paged::rebuild::{BuildError, Copier};
 use crate::paged::run_block::{
-    Batches, Fate, ReplicaAt, ReplicaState, RunBlockMap, SuspicionResolver,
+    Batches, Fate, ReplicaAt, ReplicaState, RunBlockMap, SILENT_LEASES, SuspicionResolver,
 };
 
 /// Interval of the supervisor's checks, nanoseconds.
@@ -110,10 +110,17 @@ impl<'a> Supervisor<'a> {
                 }
                 Renewal::Unknown => donor.lose(Fate::Revoked),
                 Renewal::Refused => donor.lose(Fate::Died),
-                Renewal::NoAnswer if now_ns - *answered_ns > LEASE_NS => {
+                Renewal::Silent => match now_ns - *answered_ns {
+                    silence if silence > LEASE_NS * u64::from(SILENT_LEASES) => {
+                        donor.lose(Fate::Unresponsive)
+                    }
+                    silence if silence > LEASE_NS => donor.suspect(),
+                    _ => {}
+                },
+                Renewal::Unreachable if now_ns - *answered_ns > LEASE_NS => {
                     donor.lose(Fate::Unresponsive)
                 }
-                Renewal::NoAnswer => {}
+                Renewal::Unreachable => {}
             }
         }
     }

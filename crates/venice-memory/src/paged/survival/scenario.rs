@@ -79,6 +79,8 @@ fn fault(rng: &mut Stream, nodes: usize) -> Fault {
     let lasts_ms = match rng.below(3) {
         0 => rng.between(1, 450),
         1 => rng.between(700, 2000),
+        // A stall alone may last for several leases without a loss.
+        _ if kind == FaultKind::Stalls => rng.between(3000, 14_000),
         _ => rng.between(3000, 6000),
     };
     Fault { at_ns, donor, kind, lasts_ns: lasts_ms * MS }

@@ -304,39 +304,35 @@ impl State {
                 self.donors[donor].die();
                 self.loss_checker.lose_node(donor);
             }
-            FaultKind::Stalls => self.donors[donor].stalls += 1,
+            FaultKind::Stalls => self.donors[donor].stall(now_ns),
             FaultKind::CutOff => {
                 self.donors[donor].cuts += 1;
                 self.cut_or_heal(donor, true);
             }
             FaultKind::Reclaims => self.donors[donor].is_reclaiming = true,
         }
-        if matches!(begun.kind, FaultKind::Stalls | FaultKind::CutOff) {
-            self.loss_checker.record_absence(donor, begun.lasts_ns);
-        }
+        self.loss_checker.record_fault(donor, begun.kind, begun.lasts_ns);
         self.at(now_ns + begun.lasts_ns, Event::Over { fault });
     }
 
     fn end_fault(&mut self, fault: usize) {
         let over = self.scenario.faults[fault];
-        let donor = over.donor;
+        let (donor, now_ns) = (over.donor, self.now_ns);
         match over.kind {
             FaultKind::Dies => self.donors[donor].restart(),
-            FaultKind::Stalls => self.donors[donor].stalls -= 1,
+            FaultKind::Stalls => self.donors[donor].go_on(now_ns),
             FaultKind::CutOff => {
                 self.donors[donor].cuts -= 1;
                 self.cut_or_heal(donor, false);
             }
             // The grace period of the reclaim is over: all remaining grants end.
             FaultKind::Reclaims => {
-                let now_ns = self.now_ns;
                 for grant in self.donors[donor].take_back_all(now_ns) {
                     self.loss_checker.lose_grant(grant);
                 }
                 self.donors[donor].is_reclaiming = false;
             }
         }
-        let now_ns = self.now_ns;
         self.donors[donor].catch_up(now_ns);
         self.tend(donor);
         if let Some((absence, after_ns)) = self.loss_checker.is_healing(donor, over.kind) {
