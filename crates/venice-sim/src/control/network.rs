@@ -137,14 +137,7 @@ impl Network {
 
     /// Returns the worst of the usual impairment and every storm's.
     fn impairment(&self) -> Impairment {
-        self.storms.values().fold(self.usual, |worst, storm| Impairment {
-            latency: worst.latency.max(storm.latency),
-            jitter: worst.jitter.max(storm.jitter),
-            loss: worst.loss.max(storm.loss),
-            resets: worst.resets.max(storm.resets),
-            late: worst.late.max(storm.late),
-            late_by: worst.late_by.max(storm.late_by),
-        })
+        self.storms.values().fold(self.usual, |worst, storm| worst.worst(*storm))
     }
 }
 

@@ -71,12 +71,9 @@ impl World<'_> {
             FaultKind::Storm { impairment } => Some(*impairment),
             _ => None,
         });
+        let worst = storms.fold(self.scenario.network, Impairment::worst);
         // Messages held by a cut leave a little later.
-        let under_way_ns = |it: Impairment| {
-            let late_ns = if it.late.0 > 0 { it.late_by.0 } else { 0 };
-            RESEND_NS + it.latency.0 + it.jitter.0 + late_ns
-        };
-        storms.chain([self.scenario.network]).map(under_way_ns).max().unwrap_or(0)
+        RESEND_NS + worst.latency.0 + worst.jitter.0 + worst.latest().0
     }
 
     /// Returns the longest time of the store for all writes. Several Monitor Nodes conflict there,

@@ -152,6 +152,8 @@ fn only_replicas_of_stalled_donors_are_awaited() {
             |line: &str| line.contains(" does not answer; ") && line.contains("are waited for");
         said.lines().any(is_told).then_some(())
     });
+    // The donors count the time for which they stalled to no lease.
+    busy.expect_running_for(LONGER_THAN_A_LEASE);
     stalled.into_iter().for_each(|agent| signal(agent, Signal::CONT));
     busy.expect_running_for(Duration::from_secs(1));
     let said = busy.stop();

@@ -71,6 +71,25 @@ pub struct Impairment {
     pub late_by: Nanos,
 }
 
+impl Impairment {
+    /// Returns the impairment under which messages fare as badly as under each of the two.
+    pub(super) fn worst(self, other: Self) -> Self {
+        Self {
+            latency: self.latency.max(other.latency),
+            jitter: self.jitter.max(other.jitter),
+            loss: self.loss.max(other.loss),
+            resets: self.resets.max(other.resets),
+            late: self.late.max(other.late),
+            late_by: self.latest().max(other.latest()),
+        }
+    }
+
+    /// Returns the largest delay beyond the jitter.
+    pub(super) fn latest(self) -> Nanos {
+        if self.late.0 > 0 { self.late_by } else { Nanos(0) }
+    }
+}
+
 /// Errors of clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -225,5 +244,18 @@ impl Default for Workload {
             die: Share(100_000),
             transfer: Share(0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unused_delay_does_not_combine() {
+        let usual = Impairment { late: Share(0), late_by: Nanos(12), ..Impairment::default() };
+        let storm = Impairment { late: Share(1), late_by: Nanos(3), ..Impairment::default() };
+        assert_eq!(usual.worst(storm), Impairment { late_by: Nanos(3), ..storm });
+        assert_eq!((usual.latest(), storm.latest()), (Nanos(0), Nanos(3)));
     }
 }
