@@ -101,6 +101,8 @@ pub struct Donor {
     pub is_stalled: bool,
     /// True if its node lends a device to the same request: it comes first.
     pub is_beside: bool,
+    /// True if packets do not reach it: it comes after all others.
+    pub is_cut: bool,
 }
 
 /// The price of a donor, in free slabs that would outweigh it.
@@ -134,6 +136,7 @@ impl Donor {
             busy_quarters: 0,
             is_stalled: false,
             is_beside: false,
+            is_cut: false,
         }
     }
 
@@ -175,12 +178,19 @@ pub fn place(policy: Policy, slabs: u32, donors: &[Donor]) -> Option<BTreeMap<No
         return None;
     }
     let farthest = farthest(donors);
-    let able = donors.iter().filter(|donor| donor.can_give() > 0);
-    let candidates = able.map(|donor| Candidate::new(policy, donor, farthest));
-    Some(match policy {
-        Policy::Nearest | Policy::Spread => slab_by_slab(policy, slabs, candidates.collect()),
-        Policy::Pack => packed(slabs, candidates.collect()),
-    })
+    let (mut left, mut shares) = (slabs, BTreeMap::new());
+    for is_cut in [false, true] {
+        let able = donors.iter().filter(|donor| donor.can_give() > 0 && donor.is_cut == is_cut);
+        let room: u64 = able.clone().map(|donor| u64::from(donor.can_give())).sum();
+        let part = u32::try_from(room).map_or(left, |room| room.min(left));
+        let candidates = able.map(|donor| Candidate::new(policy, donor, farthest));
+        shares.extend(match policy {
+            Policy::Nearest | Policy::Spread => slab_by_slab(policy, part, candidates.collect()),
+            Policy::Pack => packed(part, candidates.collect()),
+        });
+        left -= part;
+    }
+    Some(shares)
 }
 
 fn slab_by_slab(

@@ -248,7 +248,9 @@ impl MonitorCore {
     /// Returns the view for the placement of memory: from its devices' nodes, or else from the
     /// recipient's.
     pub(super) fn weigh_from(&self, checked: &CheckedRequest, sites: &[NodeId]) -> Weighing<'_> {
-        self.weigh(sites.first().copied().or_else(|| self.home_of(&checked.request)))
+        let home = sites.first().copied().or_else(|| self.home_of(&checked.request));
+        let own = self.rrt.by_name(&checked.owner.node).map(|entry| entry.record.identity.node);
+        self.weigh(home).tested_by(own.or(home))
     }
 
     /// Returns the shares of `donors` in the missing slabs.

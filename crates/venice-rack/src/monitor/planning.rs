@@ -257,6 +257,8 @@ fn why(
         () if is_copied && slabs > 0 && slabs == donor.most_slabs && slabs < donor.free_slabs => {
             "one copy of everything: a node has no second"
         }
+        () if donor.is_cut && slabs > 0 => "its udp link is down, and others lack the room",
+        () if donor.is_cut => "its udp link is down (`venice links`)",
         () if slabs > 0 && slabs == donor.free_slabs => "all it has free",
         () if slabs > 0 && donor.is_beside => "chosen: on the node of a device",
         () if slabs > 0 => "chosen",

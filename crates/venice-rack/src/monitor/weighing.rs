@@ -17,6 +17,8 @@ const SLOW_FACTOR: u64 = 4;
 pub(super) struct Weighing<'a> {
     core: &'a MonitorCore,
     home: Option<NodeId>,
+    /// The recipient's own node, where it is known.
+    own: Option<NodeId>,
     /// True if the home's packets go through relays.
     is_relayed: bool,
     /// The nodes of the home's network, by position.
@@ -31,7 +33,8 @@ impl MonitorCore {
         let relay = home.and_then(|home| self.rrt.get(home)?.record.relay.as_ref());
         let nodes_at = relay.map_or_else(BTreeMap::new, |relay| self.nodes_at(&relay.topology));
         let usual_hop_ns = if relay.is_some() { self.usual_hop_ns() } else { 0 };
-        Weighing { core: self, home, is_relayed: relay.is_some(), nodes_at, usual_hop_ns }
+        let is_relayed = relay.is_some();
+        Weighing { core: self, home, own: home, is_relayed, nodes_at, usual_hop_ns }
     }
 
     pub(super) fn nodes_at(&self, topology: &str) -> BTreeMap<u32, NodeId> {
@@ -50,7 +53,17 @@ impl MonitorCore {
     }
 }
 
-impl Weighing<'_> {
+impl<'a> Weighing<'a> {
+    /// Sees the links as this node has tested them.
+    pub(super) fn tested_by(self, own: Option<NodeId>) -> Weighing<'a> {
+        Weighing { own, ..self }
+    }
+
+    /// Packets find another path around relays that are down.
+    fn is_cut(&self, node: NodeId) -> bool {
+        !self.is_relayed && self.own != Some(node) && self.core.tst.is_cut(self.own, node)
+    }
+
     /// Returns `node` as a donor, before anything was requested from it.
     pub(super) fn donor(&self, node: NodeId, entry: &NodeEntry) -> Donor {
         let way = self.home.and_then(|home| self.core.way(home, node));
@@ -65,6 +78,7 @@ impl Weighing<'_> {
             slow_hops,
             busy_quarters,
             is_stalled,
+            is_cut: self.is_cut(node),
             ..Donor::direct(node, entry.available_slabs())
         }
     }
@@ -72,7 +86,8 @@ impl Weighing<'_> {
     /// The same for a node with room. Its entry is skipped if it has nothing to add.
     pub(super) fn donor_with(&self, node: NodeId, room: Room) -> Option<Donor> {
         if room.is_unloaded && !self.is_relayed {
-            return Some(Donor::direct(node, room.free_slabs));
+            let is_cut = self.is_cut(node);
+            return Some(Donor { is_cut, ..Donor::direct(node, room.free_slabs) });
         }
         Some(self.donor(node, self.core.rrt.get(node)?))
     }

@@ -58,6 +58,21 @@ fn donor_holds_one_copy_per_slab() {
 }
 
 #[test]
+fn cut_donor_comes_last() {
+    for policy in Policy::ALL {
+        let donors = [(64, true), (4, false), (6, false)].iter().enumerate();
+        let donors = donors.map(|(number, (free_slabs, is_cut))| Donor {
+            is_cut: *is_cut,
+            ..Donor::direct(NodeId(number as u32), *free_slabs)
+        });
+        let donors: Vec<Donor> = donors.collect();
+        let of_cut = |slabs| place(policy, slabs, &donors).unwrap().remove(&NodeId(0));
+        assert_eq!(of_cut(10), None, "{policy}");
+        assert_eq!(of_cut(13), Some(3), "{policy}");
+    }
+}
+
+#[test]
 fn near_donors_first_own_node_last() {
     // A row of five nodes whose first one borrows.
     let row = |free| [0, 1, 2, 3, 4].map(|hops| (free, Some(hops)));

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{Place, exists, is_root, kill, pid, skipped};
+use crate::common::{Place, exists, is_root, kill, pid, skipped, wait_until};
 use serde_json::Value;
 
 const UP: [&str; 8] = ["up", "--nodes", "2", "--lend", "32MiB", "--port", "udp", "--netns"];
@@ -60,6 +60,32 @@ fn down_removes_all_namespaces() {
     for name in names {
         assert!(!exists(&Path::new("/run/netns").join(&name)), "{name} is left");
     }
+}
+
+#[test]
+fn node_without_udp_comes_last() {
+    if !is_root() {
+        skipped("node_without_udp_comes_last", "needs root");
+        return;
+    }
+    let place = Place::new();
+    let up = ["up", "--nodes", "3", "--lend", "32MiB", "--port", "udp", "--netns"];
+    place.venice(&up).expect(0);
+    // A firewall that lets the calls of the control plane through.
+    let namespace = &namespaces(&place.status())[1];
+    let rule = ["-n", namespace, "rule", "add", "pref", "1", "ipproto", "udp", "blackhole"];
+    assert!(Command::new("ip").args(rule).status().unwrap().success());
+    let asked = |size: &str| {
+        let plan = place.venice(&["place", size, "--copies", "1", "--json"]).expect(0).json();
+        plan["memory"]["nodes"][1].clone()
+    };
+    wait_until("the rack knows", || {
+        asked("16MiB")["why"].as_str().unwrap().starts_with("its udp link is down")
+    });
+    assert_eq!(asked("64MiB")["slabs"], 0, "the others have room for all");
+    let last = asked("80MiB");
+    assert_eq!(last["slabs"], 1, "{last}");
+    place.venice(&["down"]).expect(0);
 }
 
 /// Output of `ip` about a node's interface.
