@@ -83,6 +83,7 @@ impl Member {
                 tracing::warn!(%error, "not registered");
                 told = true;
             }
+            self.observed.note_error(error.to_string());
             if matches!(error, ControlError::NotAdmitted { .. } | ControlError::WrongPeer { .. }) {
                 self.identity.reload();
             }
@@ -101,7 +102,8 @@ impl Member {
     /// Adopts the identity assigned by the Monitor Node.
     fn admit(&mut self, registered: &Registered) -> Result<(), AgentError> {
         let identity = registered.identity;
-        tracing::info!(node = %identity.node, epoch = identity.epoch, "registered");
+        let (node, number) = (&self.registration.name, identity.node.0);
+        tracing::info!(node, number, epoch = identity.epoch, "registered");
         self.lender.set_epoch(identity.epoch);
         self.frames.udp().serve_as(identity.node, registered.secret)?;
         self.registration.previous = Some(identity);
@@ -160,7 +162,7 @@ impl Member {
                     }
                     called_back[at] = match &answer {
                         Answer::Ack(ack, _) => ack.called_back.clone(),
-                        Answer::None | Answer::Other => Vec::new(),
+                        Answer::None(_) | Answer::Other => Vec::new(),
                     };
                     self.lender.set_called_back(&called_back.concat());
                     match answer {
@@ -175,7 +177,7 @@ impl Member {
                                 self.schedule_link_tests(&near, &registered, links);
                             }
                         }
-                        Answer::None => {}
+                        Answer::None(why) => self.observed.note_error(why),
                         Answer::Other => return,
                     }
                     continue;

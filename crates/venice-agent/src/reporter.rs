@@ -32,8 +32,8 @@ pub(crate) struct Outgoing {
 pub(crate) enum Answer {
     /// The acknowledgement, and the near peers according to that Monitor Node.
     Ack(HeartbeatAck, Arc<PeerList>),
-    /// No usable answer.
-    None,
+    /// No usable answer, and the reason.
+    None(String),
     /// The Monitor Node assigned another identity: the agent must register again.
     Other,
 }
@@ -62,7 +62,7 @@ impl Reporter {
                 .await
             {
                 Ok(answer) => answer.map_err(|error| self.drop_connection(&mut connection, error)),
-                Err(late) => Err(late.to_string()),
+                Err(_) => Err(format!("no answer within {} s", HEARTBEAT_TIMEOUT.as_secs())),
             };
             let answer = match answer {
                 Ok(answer) => {
@@ -77,7 +77,7 @@ impl Reporter {
                         tracing::warn!(monitor, error, "heartbeat failed; grants stay in force");
                         away = true;
                     }
-                    Answer::None
+                    Answer::None(error)
                 }
             };
             if self.answers.send((self.at, answer)).await.is_err() {
