@@ -19,7 +19,7 @@ use crate::lender::Lender;
 use crate::link_test::{LinkTests, Round};
 use crate::observed::Observed;
 use crate::ports::FramePorts;
-use crate::reporter::{Answer, Outgoing, Reporter};
+use crate::reporter::{Answer, LoggedErrors, Outgoing, Reporter};
 
 /// First and longest pause between two registration attempts.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
@@ -70,7 +70,7 @@ impl Member {
     /// Registers, however long the Monitor Node stays away.
     async fn join(&mut self) -> Result<(MonitorClient, Registered), AgentError> {
         let mut pause = MIN_PAUSE;
-        let mut told = false;
+        let mut logged = LoggedErrors::default();
         loop {
             let error = match self.register().await {
                 Ok((client, registered)) => {
@@ -79,11 +79,11 @@ impl Member {
                 }
                 Err(error) => error,
             };
-            if !told {
-                tracing::warn!(%error, "not registered");
-                told = true;
+            let said = error.to_string();
+            if logged.is_new(&said) {
+                tracing::warn!(error = said, "not registered");
             }
-            self.observed.note_error(error.to_string());
+            self.observed.note_error(said);
             if matches!(error, ControlError::NotAdmitted { .. } | ControlError::WrongPeer { .. }) {
                 self.identity.reload();
             }
