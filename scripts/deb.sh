@@ -7,13 +7,16 @@
 #   python3-venice  the Python package
 #
 # BUILT is the folder of what is built (target/release; `make build`), DEB_REVISION is appended to the
-# version, DEB_PACKAGES names some of them. Dependencies come from dpkg-shlibdeps. Control files and maintainer scripts: packaging/deb.
+# version, DEB_PACKAGES names some of them, DEB_MAINTAINER ("NAME <ADDRESS>") is who builds them, else
+# the authors in Cargo.toml. Dependencies come from dpkg-shlibdeps. Control files and maintainer scripts:
+# packaging/deb.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 out="$(realpath -m -- "${1:-target/deb}")"
 built="$(realpath -m -- "${BUILT:-target/release}")"
 version="$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n1)${DEB_REVISION:-}"
+maintainer="${DEB_MAINTAINER:-$(sed -n 's/^authors = \["\(.*\)"\]/\1/p' Cargo.toml)}"
 for tool in dpkg-deb dpkg-shlibdeps dpkg-architecture; do
     command -v "$tool" >/dev/null || { echo "deb: no $tool: install dpkg-dev" >&2; exit 1; }
 done
@@ -28,9 +31,9 @@ work="$(mktemp -d -t venice-deb.XXXXXX)"
 trap 'rm -rf "$work"' EXIT
 umask 022
 mkdir -p "$out" "$work/debian"
-cp packaging/deb/control "$work/debian/control"
+sed "s|\${maintainer}|$maintainer|" packaging/deb/control >"$work/debian/control"
 printf 'venice (%s) stable; urgency=low\n\n  * See /usr/share/doc/venice/CHANGELOG.md.\n\n -- %s  %s\n' "$version" \
-    "$(sed -n 's/^Maintainer: //p' packaging/deb/control)" "$(date -Ru -d "@$SOURCE_DATE_EPOCH")" >"$work/changelog"
+    "$maintainer" "$(date -Ru -d "@$SOURCE_DATE_EPOCH")" >"$work/changelog"
 
 # All files once, then each into its package.
 all="$work/all"
@@ -97,7 +100,7 @@ control_of() { # control_of PACKAGE
     fi
     awk -v wanted="$1" -v RS= '$0 ~ "(^|\n)Package: " wanted "\n"' packaging/deb/control |
         sed "s|\${shlibs:Depends}|$depends|; s|\${version}|$version|; s|\${arch}|$arch|; /^Depends: *\$/d"
-    sed -n '1,/^$/{/^Maintainer:/p;/^Homepage:/p}' packaging/deb/control
+    echo "Maintainer: $maintainer"
     echo "Version: $version"
     echo "Installed-Size: $(du -k --apparent-size -s "$root" | cut -f1)"
 }

@@ -19,7 +19,7 @@ use crate::lender::Lender;
 use crate::link_test::{LinkTests, Round};
 use crate::observed::Observed;
 use crate::ports::FramePorts;
-use crate::reporter::{Answer, Outgoing, Reporter};
+use crate::reporter::{Answer, LoggedErrors, Outgoing, Reporter};
 
 /// First and longest pause between two registration attempts.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
@@ -70,7 +70,7 @@ impl Member {
     /// Registers, however long the Monitor Node stays away.
     async fn join(&mut self) -> Result<(MonitorClient, Registered), AgentError> {
         let mut pause = MIN_PAUSE;
-        let mut told = false;
+        let mut logged = LoggedErrors::default();
         loop {
             let error = match self.register().await {
                 Ok((client, registered)) => {
@@ -79,10 +79,11 @@ impl Member {
                 }
                 Err(error) => error,
             };
-            if !told {
-                tracing::warn!(%error, "not registered");
-                told = true;
+            let said = error.to_string();
+            if logged.is_new(&said) {
+                tracing::warn!(error = said, "not registered");
             }
+            self.observed.note_error(said);
             if matches!(error, ControlError::NotAdmitted { .. } | ControlError::WrongPeer { .. }) {
                 self.identity.reload();
             }
@@ -101,7 +102,8 @@ impl Member {
     /// Adopts the identity assigned by the Monitor Node.
     fn admit(&mut self, registered: &Registered) -> Result<(), AgentError> {
         let identity = registered.identity;
-        tracing::info!(node = %identity.node, epoch = identity.epoch, "registered");
+        let (node, number) = (&self.registration.name, identity.node.0);
+        tracing::info!(node, number, epoch = identity.epoch, "registered");
         self.lender.set_epoch(identity.epoch);
         self.frames.udp().serve_as(identity.node, registered.secret)?;
         self.registration.previous = Some(identity);
@@ -160,7 +162,7 @@ impl Member {
                     }
                     called_back[at] = match &answer {
                         Answer::Ack(ack, _) => ack.called_back.clone(),
-                        Answer::None | Answer::Other => Vec::new(),
+                        Answer::None(_) | Answer::Other => Vec::new(),
                     };
                     self.lender.set_called_back(&called_back.concat());
                     match answer {
@@ -175,7 +177,7 @@ impl Member {
                                 self.schedule_link_tests(&near, &registered, links);
                             }
                         }
-                        Answer::None => {}
+                        Answer::None(why) => self.observed.note_error(why),
                         Answer::Other => return,
                     }
                     continue;

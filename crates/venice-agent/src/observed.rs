@@ -33,6 +33,8 @@ struct Membership {
     /// Interval of heartbeats; `None`: the agent is not registered.
     heartbeat_interval: Option<Duration>,
     acknowledged: Option<Instant>,
+    /// The last error of a Monitor Node, since the last acknowledgement.
+    error: Option<String>,
     report: Option<HeartbeatReport>,
 }
 
@@ -47,11 +49,19 @@ impl Observed {
         let mut membership = self.membership();
         membership.heartbeat_interval = heartbeat_interval;
         membership.acknowledged = heartbeat_interval.map(|_| Instant::now());
+        membership.error = None;
     }
 
     /// Notes a Monitor Node's acknowledgement.
     pub(crate) fn note_acknowledged(&self) {
-        self.membership().acknowledged = Some(Instant::now());
+        let mut membership = self.membership();
+        membership.acknowledged = Some(Instant::now());
+        membership.error = None;
+    }
+
+    /// Notes that a Monitor Node cannot be reached, or refuses this agent.
+    pub(crate) fn note_error(&self, error: String) {
+        self.membership().error = Some(error);
     }
 
     /// Keeps the last report.
@@ -66,12 +76,14 @@ impl Observed {
     fn check(&self) -> Result<(), NotReady> {
         let membership = self.membership();
         let Some(interval) = membership.heartbeat_interval else {
-            return Err(NotReady("not registered at the Monitor Node yet: see the log".to_owned()));
+            let why = membership.error.as_deref().unwrap_or("the first call is under way");
+            return Err(NotReady(format!("not registered at the Monitor Node yet: {why}")));
         };
         let silence = membership.acknowledged.map_or(Duration::MAX, |at| at.elapsed());
         if silence > (interval * MISSED_HEARTBEATS).max(LEAST_SILENCE) {
+            let why = membership.error.as_deref().unwrap_or("there is no answer");
             return Err(NotReady(format!(
-                "no Monitor Node has acknowledged a heartbeat for {} s; grants stay in force",
+                "no Monitor Node has acknowledged a heartbeat for {} s; grants stay in force: {why}",
                 silence.as_secs()
             )));
         }
@@ -120,7 +132,8 @@ impl Observed {
         ];
         metrics.counters(
             "venice_agent_udp_bytes_total",
-            "Payload of accepted datagrams of the UDP port, and of the relay for this node",
+            "Payload of accepted datagrams of the UDP port, and of the relay for this node; tests of \
+             links by other nodes count, those by this node do not",
             directions.map(|(direction, bytes)| (label("direction", direction), bytes as f64)),
         );
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

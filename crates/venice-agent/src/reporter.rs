@@ -1,6 +1,7 @@
 //! The reporting task of one Monitor Node: a dead or slow Monitor Node does not delay reports to
 //! the others.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,25 @@ use crate::identity::NodeIdentity;
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two connection attempts.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Most different errors logged while a Monitor Node does not answer.
+const MOST_LOGGED: usize = 8;
+
+/// The errors logged since a Monitor Node last answered, each once: one that was away may come back
+/// and refuse this agent.
+#[derive(Debug, Default)]
+pub(crate) struct LoggedErrors(BTreeSet<String>);
+
+impl LoggedErrors {
+    /// True if the error is to be logged.
+    pub(crate) fn is_new(&mut self, error: &str) -> bool {
+        self.0.len() < MOST_LOGGED && self.0.insert(error.to_owned())
+    }
+
+    /// Forgets them; true if there were any.
+    fn clear(&mut self) -> bool {
+        !std::mem::take(&mut self.0).is_empty()
+    }
+}
 
 /// A report to all Monitor Nodes.
 #[derive(Debug)]
@@ -32,8 +52,8 @@ pub(crate) struct Outgoing {
 pub(crate) enum Answer {
     /// The acknowledgement, and the near peers according to that Monitor Node.
     Ack(HeartbeatAck, Arc<PeerList>),
-    /// No usable answer.
-    None,
+    /// No usable answer, and the reason.
+    None(String),
     /// The Monitor Node assigned another identity: the agent must register again.
     Other,
 }
@@ -55,29 +75,27 @@ impl Reporter {
         let issued_ms = self.identity.issued_ms();
         let mut connection = client.map(|client| Connection::to(client, issued_ms));
         let monitor = self.identity.access.monitor.clone();
-        let mut away = false;
+        let mut logged = LoggedErrors::default();
         while self.outgoing.changed().await.is_ok() {
             let Some(outgoing) = self.outgoing.borrow_and_update().clone() else { continue };
             let answer = match timeout(HEARTBEAT_TIMEOUT, self.tell(&mut connection, &outgoing))
                 .await
             {
                 Ok(answer) => answer.map_err(|error| self.drop_connection(&mut connection, error)),
-                Err(late) => Err(late.to_string()),
+                Err(_) => Err(format!("no answer within {} s", HEARTBEAT_TIMEOUT.as_secs())),
             };
             let answer = match answer {
                 Ok(answer) => {
-                    if away {
+                    if logged.clear() {
                         tracing::info!(monitor, "the Monitor Node answers again");
-                        away = false;
                     }
                     answer
                 }
                 Err(error) => {
-                    if !away {
+                    if logged.is_new(&error) {
                         tracing::warn!(monitor, error, "heartbeat failed; grants stay in force");
-                        away = true;
                     }
-                    Answer::None
+                    Answer::None(error)
                 }
             };
             if self.answers.send((self.at, answer)).await.is_err() {

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 
 use clap::error::{ContextKind, ContextValue};
 
+use crate::terminal::of_stdout;
+
 /// Exit code of a command that could not do its work.
 pub const EXIT_FAILURE: i32 = 1;
 /// Exit code of a usage error.
@@ -73,7 +75,7 @@ pub fn report_clap(error: &clap::Error, unknown_flag: Option<&str>) -> i32 {
     use clap::error::ErrorKind;
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let shown = error.print().and_then(|()| io::stdout().flush());
+            let shown = error.print().and_then(|()| io::stdout().flush()).map_err(of_stdout);
             shown.map_or_else(|error| report(&error.into()), |()| 0)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

@@ -6,6 +6,7 @@
 //! - [`terminal`]: results on stdout, tables, JSON, progress bars.
 //! - [`numbers`]: negative numbers on the command line, as values and not as flags.
 //! - [`manual`]: shell completions and manual pages.
+//! - [`variables`]: environment variables, of which empty ones count as unset.
 #![forbid(unsafe_code)]
 
 pub mod failure;
@@ -14,3 +15,4 @@ pub mod log;
 pub mod manual;
 pub mod numbers;
 pub mod terminal;
+pub mod variables;

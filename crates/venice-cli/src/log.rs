@@ -13,6 +13,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::failure::usage;
+use crate::variables::variable;
 
 /// Environment variable with the log's filter, in tracing's syntax: `info`, `venice_agent=debug`.
 pub const LOG_VARIABLE: &str = "VENICE_LOG";
@@ -60,11 +61,11 @@ impl LogArgs {
 /// # Errors
 /// A usage error if a variable is invalid; the errors of [`LogArgs::start`].
 pub fn start_log() -> anyhow::Result<()> {
-    start(format_of(std::env::var_os(FORMAT_VARIABLE).as_deref())?)
+    start(format_of(variable(FORMAT_VARIABLE).as_deref())?)
 }
 
 fn start(format: Option<LogFormat>) -> anyhow::Result<()> {
-    let filter = filter(std::env::var_os(LOG_VARIABLE).as_deref())?;
+    let filter = filter(variable(LOG_VARIABLE).as_deref())?;
     let lines = || tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let registry = tracing_subscriber::registry().with(filter);
     // A second daemon in one process exists only in tests.
@@ -103,12 +104,12 @@ fn is_stderr(stream: &str) -> bool {
 /// # Errors
 /// A usage error if one is invalid.
 pub fn check() -> anyhow::Result<()> {
-    format_of(std::env::var_os(FORMAT_VARIABLE).as_deref())?;
-    filter(std::env::var_os(LOG_VARIABLE).as_deref()).map(drop)
+    format_of(variable(FORMAT_VARIABLE).as_deref())?;
+    filter(variable(LOG_VARIABLE).as_deref()).map(drop)
 }
 
 fn format_of(text: Option<&OsStr>) -> anyhow::Result<Option<LogFormat>> {
-    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
+    let Some(text) = text else { return Ok(None) };
     match LogFormat::from_str(&text.to_string_lossy(), false) {
         Ok(format) => Ok(Some(format)),
         Err(_) => {
@@ -118,9 +119,7 @@ fn format_of(text: Option<&OsStr>) -> anyhow::Result<Option<LogFormat>> {
 }
 
 fn filter(text: Option<&OsStr>) -> anyhow::Result<EnvFilter> {
-    let Some(text) = text.filter(|text| !text.is_empty()) else {
-        return Ok(EnvFilter::new("info"));
-    };
+    let Some(text) = text else { return Ok(EnvFilter::new("info")) };
     let parsed = EnvFilter::try_new(text.to_string_lossy());
     parsed.map_err(|why| {
         usage(format!(
@@ -135,7 +134,7 @@ fn filter(text: Option<&OsStr>) -> anyhow::Result<EnvFilter> {
 /// # Errors
 /// The errors of [`start_log`].
 pub fn start_log_if_asked() -> anyhow::Result<()> {
-    if std::env::var_os(LOG_VARIABLE).is_some() {
+    if variable(LOG_VARIABLE).is_some() {
         start_log()?;
     }
     Ok(())
@@ -150,7 +149,7 @@ mod tests {
     fn invalid_format_is_usage_error() {
         let of = |text: &str| format_of(Some(OsStr::new(text)));
         assert_eq!(of("json").unwrap(), Some(LogFormat::Json));
-        assert_eq!((of("").unwrap(), format_of(None).unwrap()), (None, None));
+        assert_eq!(format_of(None).unwrap(), None);
         let error = of("xml").unwrap_err();
         assert!(error.is::<Usage>() && error.to_string().contains("journald"), "{error}");
     }
@@ -165,7 +164,7 @@ mod tests {
 
     #[test]
     fn invalid_filter_is_usage_error() {
-        for text in ["", "info", "venice_agent=debug", "warn,venice_fabric=trace"] {
+        for text in ["info", "venice_agent=debug", "warn,venice_fabric=trace"] {
             filter(Some(OsStr::new(text))).unwrap();
         }
         filter(None).unwrap();

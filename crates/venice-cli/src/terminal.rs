@@ -11,17 +11,24 @@ use venice_wire::ByteSize;
 
 /// Writes `text` and a line end to stdout.
 pub fn say(text: impl AsRef<str>) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_ref().as_bytes())?;
-    out.write_all(b"\n")?;
-    out.flush()
+    write(&[text.as_ref().as_bytes(), b"\n"])
 }
 
 /// Writes bytes to stdout unchanged.
 pub fn say_bytes(bytes: &[u8]) -> io::Result<()> {
+    write(&[bytes])
+}
+
+fn write(parts: &[&[u8]]) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(bytes)?;
-    out.flush()
+    let mut written = parts.iter().try_for_each(|part| out.write_all(part));
+    written = written.and_then(|()| out.flush());
+    written.map_err(of_stdout)
+}
+
+/// Says of an error that it is stdout's.
+pub(crate) fn of_stdout(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("writing to standard output: {error}"))
 }
 
 /// Writes `value` as indented JSON, with all characters escaped that a terminal may obey.

@@ -129,9 +129,10 @@ pub(crate) enum WrongPeer {
     #[error("it is {found}, not {wanted}")]
     Other { found: String, wanted: String },
     #[error(
-        "its certificate was not made by this rack's authority, or not for this purpose ({0}): if \
-             it was rotated meanwhile, this node or program needs a new certificate (`venice token \
-             new` at the Monitor Node, then `venice join` here)"
+        "its certificate was not made by an authority known here, or not for this purpose ({0}): if \
+         that authority was retired (`venice identity rotate`), join again with `venice join TOKEN` \
+         (a token comes from `venice token new` at the Monitor Node) and restart the agent, or start \
+         the program again"
     )]
     Untrusted(rustls::Error),
 }

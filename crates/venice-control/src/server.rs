@@ -5,6 +5,7 @@
 mod accept;
 mod agent;
 mod audit;
+mod bounded_stream;
 mod call_limiter;
 mod connection;
 mod connection_limiter;

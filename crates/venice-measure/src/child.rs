@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{
     Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal,
 };
+use venice_memory::process_stat::ProcessStat;
 
 /// Time between SIGTERM and SIGKILL.
 const POLITE: Duration = Duration::from_secs(10);
@@ -164,10 +165,7 @@ impl Drop for ChildGuard {
 
 /// Returns the process group of a process; the kernel's own threads are in group 0.
 fn group_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything: the fields follow the last parenthesis.
-    let (_, after_name) = stat.rsplit_once(')')?;
-    after_name.split_whitespace().nth(2)?.parse().ok()
+    ProcessStat::of(pid).map(|stat| stat.group)
 }
 
 /// Lets the kernel send SIGTERM to the child when this process is killed and no guard runs.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use venice_cli::variables::variable;
 
 /// Environment variable with the path of the `venice` binary.
 pub const VENICE_BIN: &str = "VENICE_BIN";
@@ -18,7 +19,7 @@ pub fn venice() -> Result<PathBuf> {
     if running.file_name().is_some_and(|name| name == "venice") {
         return Ok(running);
     }
-    if let Some(named) = std::env::var_os(VENICE_BIN) {
+    if let Some(named) = variable(VENICE_BIN) {
         return Ok(named.into());
     }
     let Some(found) = beside(&running) else {

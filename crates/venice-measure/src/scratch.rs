@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
+use venice_memory::process_stat::ProcessStat;
 
 /// Folder in memory.
 pub const MEMORY_FOLDER: &str = "/dev/shm";
@@ -107,10 +108,7 @@ impl Owner {
 
 /// Returns the start of a process as in proc(5); `None` once it is gone.
 fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything: the fields follow the last parenthesis.
-    let (_, after_name) = stat.rsplit_once(')')?;
-    after_name.split_whitespace().nth(19)?.parse().ok()
+    ProcessStat::of(pid).map(|stat| stat.start_ticks)
 }
 
 #[cfg(test)]

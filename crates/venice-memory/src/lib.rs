@@ -16,4 +16,5 @@ pub mod donor;
 pub mod dump;
 pub mod hotplug;
 pub mod paged;
+pub mod process_stat;
 pub mod region;

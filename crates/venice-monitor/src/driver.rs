@@ -11,7 +11,7 @@ use crate::inputs::{
     AskedReply, ClaimAnswer, Done, Heard, Input, Listing, Order, PendingCall, PendingRequest,
     RecordsAnswer, Reply, Report, TransferAnswer,
 };
-use crate::log::{log, log_granted, log_refused};
+use crate::log::{log, log_granted};
 use crate::metrics::{Counters, Snapshot};
 use crate::records::RecordStore;
 use crate::tenure::Tenure;
@@ -306,8 +306,8 @@ impl Driver {
                 // write.
                 self.trust.revoke(self.core.revocations());
             }
-            Order::SetQuota(quota) => self.core.handle_set_quota(token, quota),
-            Order::RemoveQuota(of) => self.core.handle_remove_quota(token, of),
+            Order::SetQuota { quota, by } => self.core.handle_set_quota(token, quota, &by),
+            Order::RemoveQuota { of, by } => self.core.handle_remove_quota(token, of, &by),
             Order::Drain { name, undo } => self.core.handle_drain(now_ns, token, &name, !undo),
         }
     }
@@ -487,7 +487,6 @@ impl Driver {
             Err(_) if asking.is_withdrawn => {}
             Err(error) => {
                 let request = RequestFacts::of(&asking.owner, &asking.request);
-                log_refused(&request, error);
                 self.note_refused(request, error);
             }
         }

@@ -10,6 +10,9 @@ use venice_control::{EventBatch, EventKind, EventPosition, EventRow};
 const KEPT: usize = 4096;
 /// Most events of one batch.
 const BATCH: usize = 256;
+/// A program that repeats a refused request within this time of the last attempt is counted once:
+/// repairs and growing arrays try again every few seconds.
+const REPEATED_WITHIN_MS: u64 = 60_000;
 
 /// Reasons of refusals that are counted from 0 on, so that the first refusal is an increase.
 const USUAL_REASONS: [&str; 5] =
@@ -32,8 +35,24 @@ struct Events {
     /// Number of the newest event.
     newest: u64,
     by_kind: BTreeMap<String, u64>,
-    /// Refused requests, by reason.
+    /// Refused requests by reason, without their repetitions.
     refused: BTreeMap<String, u64>,
+}
+
+impl Events {
+    /// True if the same program was refused the same request for the same reason shortly before.
+    fn is_repeated(&self, refused: &EventRow, now_ms: u64) -> bool {
+        let what = |row: &EventRow| {
+            let EventRow {
+                kind, owner_user, owner_node, recipient, purpose, bytes, reason, ..
+            } = row.clone();
+            (kind, owner_user, owner_node, recipient, purpose, bytes, reason)
+        };
+        let of_owners = self.kept[1].iter().rev();
+        let mut recent =
+            of_owners.take_while(|row| row.time_ms.saturating_add(REPEATED_WITHIN_MS) > now_ms);
+        recent.any(|row| what(row) == what(refused))
+    }
 }
 
 impl EventLog {
@@ -49,7 +68,8 @@ impl EventLog {
         let mut events = self.lock();
         events.newest += 1;
         *events.by_kind.entry(row.kind.clone()).or_default() += 1;
-        if row.kind == EventKind::Refused.name() {
+        let time_ms = wall_ms();
+        if row.kind == EventKind::Refused.name() && !events.is_repeated(&row, time_ms) {
             *events.refused.entry(row.reason.clone()).or_default() += 1;
         }
         let number = events.newest;
@@ -57,7 +77,7 @@ impl EventLog {
         if kept.len() == KEPT {
             kept.pop_front();
         }
-        kept.push_back(EventRow { number, time_ms: wall_ms(), ..row });
+        kept.push_back(EventRow { number, time_ms, ..row });
         drop(events);
         self.newest.send_replace(number);
     }
@@ -98,7 +118,8 @@ impl EventLog {
         EventKind::ALL.map(|kind| (kind.name().to_owned(), count(kind.name()))).into()
     }
 
-    /// Returns the numbers of refused requests by reason; the usual reasons are never missing.
+    /// Returns the numbers of refused requests by reason, without repetitions; the usual reasons are
+    /// never missing.
     pub(crate) fn refused(&self) -> Vec<(String, u64)> {
         let mut refused = self.lock().refused.clone();
         for reason in USUAL_REASONS {
@@ -173,15 +194,25 @@ mod tests {
     #[test]
     fn refusals_are_counted_by_reason() {
         let log = EventLog::new();
-        for reason in ["no-room", "no-room", "over-quota"] {
-            log.push(event(EventKind::Refused, reason));
+        let of = |recipient: &str, reason| {
+            let owner_user = "ada".to_owned();
+            EventRow {
+                owner_user,
+                recipient: recipient.to_owned(),
+                ..event(EventKind::Refused, reason)
+            }
+        };
+        // The first program tries again, with another event between.
+        let refused = [("h/1", "no-room"), ("h/2", "no-room"), ("h/1", "no-room")];
+        for (recipient, reason) in refused.into_iter().chain([("h/1", "over-quota")]) {
+            log.push(of(recipient, reason));
         }
         let refused: BTreeMap<_, _> = log.refused().into_iter().collect();
         let of = |reason: &str| refused.get(reason).copied();
         assert_eq!((of("no-room"), of("over-quota"), of("no-device")), (Some(2), Some(1), Some(0)));
         let kinds = log.by_kind();
         assert_eq!(kinds.len(), EventKind::ALL.len());
-        assert!(kinds.contains(&("refused".to_owned(), 3)));
+        assert!(kinds.contains(&("refused".to_owned(), 4)));
     }
 
     #[tokio::test]

@@ -103,8 +103,15 @@ pub(crate) enum Order {
         key: [u8; 32],
     },
     DeleteToken(u64),
-    SetQuota(QuotaRecord),
-    RemoveQuota(QuotaFor),
+    SetQuota {
+        quota: QuotaRecord,
+        /// Its caller, for the event.
+        by: String,
+    },
+    RemoveQuota {
+        of: QuotaFor,
+        by: String,
+    },
     Revoke {
         name: String,
         /// True to accept a name that the rack does not have.
@@ -146,6 +153,13 @@ pub(crate) enum Listing {
 pub(crate) struct PendingCall<Q, T> {
     pub(crate) asked: Q,
     pub(crate) reply: Reply<T>,
+}
+
+impl<Q, T> PendingCall<Q, T> {
+    /// Takes the reply; later ones are lost.
+    pub(crate) fn take_reply(&mut self) -> Reply<T> {
+        std::mem::replace(&mut self.reply, oneshot::channel().0)
+    }
 }
 
 /// A request that awaits an answer. It may be repeated by its client during the handshake.

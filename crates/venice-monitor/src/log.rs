@@ -1,7 +1,7 @@
 //! The core's events as log lines.
 
 use crate::inputs::PendingRequest;
-use venice_control::{AllocationRequest, Grant, QuotaFor, RackError, Share};
+use venice_control::{AllocationRequest, Grant, QuotaFor, Share};
 use venice_rack::monitor::{Event, GrantFacts, RequestFacts};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
@@ -23,7 +23,12 @@ pub(crate) fn log(event: &Event) {
             tracing::info!(node = name, "is stopped: its agent has ended")
         }
         // A line for each request: see below.
-        Event::GrantBegan(_) | Event::RequestRefused { .. } => {}
+        Event::GrantBegan(_) => {}
+        Event::RequestRefused { request, error } => {
+            let RequestFacts { owner, wants, recipient, purpose, .. } = request;
+            let reason = error.reason();
+            tracing::info!(%owner, wants, recipient, purpose, reason, %error, "refused");
+        }
         Event::RequestQueued { request, needs } => {
             let RequestFacts { owner, wants, recipient, purpose, .. } = request;
             tracing::info!(%owner, wants, recipient, purpose, needs, "queued");
@@ -48,10 +53,12 @@ pub(crate) fn log(event: &Event) {
         Event::NodeRevoked { name } => {
             tracing::warn!(node = name, "revoked: its certificates are void");
         }
-        Event::QuotaSet { of, limits } => {
-            tracing::info!(user = name_of(of), %limits, "quota set");
+        Event::QuotaSet { of, limits, by } => {
+            tracing::info!(user = name_of(of), %limits, by, "quota set");
         }
-        Event::QuotaRemoved { of } => tracing::info!(user = name_of(of), "quota removed"),
+        Event::QuotaRemoved { of, by } => {
+            tracing::info!(user = name_of(of), by, "quota removed");
+        }
         Event::GrantAdopted(GrantFacts { donor, id, .. }) => {
             tracing::warn!(donor, grant = id.0, "lends a grant missing from the table; adopted");
         }
@@ -90,12 +97,6 @@ pub(crate) fn log_granted(asking: &PendingRequest, grants: &[Grant]) {
         let size = ByteSize(slabs.saturating_mul(SLAB_BYTES));
         tracing::info!(%owner, %size, recipient, purpose, grants, "memory granted");
     }
-}
-
-/// Logs the refusal of a request.
-pub(crate) fn log_refused(request: &RequestFacts, error: &RackError) {
-    let RequestFacts { owner, recipient, purpose, .. } = request;
-    tracing::info!(%owner, recipient, purpose, reason = error.reason(), %error, "refused");
 }
 
 fn name_of(of: &QuotaFor) -> &str {

@@ -82,7 +82,8 @@ impl Counters {
         );
         metrics.counters(
             "venice_requests_refused_total",
-            "Refused requests for memory or devices, by reason",
+            "Refused requests for memory or devices, by reason; what a program repeats within a minute \
+             counts once",
             self.events.refused().into_iter().map(|(why, n)| (label("reason", &why), n as f64)),
         );
     }

@@ -10,10 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 use venice_control::identity::Authority;
 use venice_control::server::MonitorHandler;
 use venice_control::{
-    AllocationPlan, AllocationRequest, Asked, ClaimRequest, EventBatch, EventPosition, ForecastRow,
-    Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, Kept, LinkRow, NodeRegistration,
-    NodeRow, Owner, QueueRow, QuotaFor, QuotaRecord, QuotaTable, RackError, Registered,
-    ResourceRow, TransferRequest, Transferred, User,
+    AllocationPlan, AllocationRequest, Asked, Caller, ClaimRequest, EventBatch, EventPosition,
+    ForecastRow, Grant, GrantRow, HeartbeatAck, HeartbeatReport, Identity, Kept, LinkRow,
+    NodeRegistration, NodeRow, Owner, QueueRow, QuotaFor, QuotaRecord, QuotaTable, RackError,
+    Registered, ResourceRow, TransferRequest, Transferred, User,
 };
 use venice_wire::{GrantId, GrantKey};
 
@@ -144,12 +144,12 @@ impl MonitorHandler for Service {
         self.ask_done(Order::Drain { name, undo }).await
     }
 
-    async fn set_quota(&self, quota: QuotaRecord) -> Result<(), RackError> {
-        self.ask_done(Order::SetQuota(quota)).await
+    async fn set_quota(&self, by: Caller, quota: QuotaRecord) -> Result<(), RackError> {
+        self.ask_done(Order::SetQuota { quota, by: by.to_string() }).await
     }
 
-    async fn remove_quota(&self, of: QuotaFor) -> Result<(), RackError> {
-        self.ask_done(Order::RemoveQuota(of)).await
+    async fn remove_quota(&self, by: Caller, of: QuotaFor) -> Result<(), RackError> {
+        self.ask_done(Order::RemoveQuota { of, by: by.to_string() }).await
     }
 
     async fn quotas(&self) -> QuotaTable {

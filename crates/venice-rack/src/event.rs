@@ -137,8 +137,8 @@ pub struct EventRow {
     pub recipient: String,
     /// The purpose of the grant or the request.
     pub purpose: String,
-    /// The other user, `USER@NODE`: the owner of the request that a grant is preempted for, or the
-    /// former owner of a transferred grant.
+    /// The other user, `USER@NODE`: the owner of the request that a grant is preempted for, the
+    /// former owner of a transferred grant, or the caller that set or removed a quota.
     pub by: String,
     /// The reason in a word; empty: there is none. Refusals: see
     /// [`RackError::reason`](crate::types::RackError::reason).

@@ -268,14 +268,6 @@ pub struct LinkRow {
     /// `aes-256-gcm`, `chacha20-poly1305`, `plain`, or `descriptor`: memory whose descriptor only
     /// the recipient holds.
     pub protection: String,
-    /// Datagrams dropped at the far end as replays, from any sender.
-    pub replayed: u64,
-    /// Datagrams dropped because of a wrong seal.
-    pub forged: u64,
-    /// Datagrams dropped because they had no seal.
-    pub unsealed: u64,
-    /// Datagrams dropped because of an unknown or expired key.
-    pub unknown_key: u64,
     /// The relaying nodes on the shortest path, in order; traffic goes around one that is down.
     /// Empty: the two ends reach each other directly.
     pub via: Vec<String>,

@@ -161,6 +161,9 @@ impl Copies {
         Some(match (&self.not_rebuilt, self.lost_slabs) {
             (Some(why), _) => format!("{short}: {why}; retrying"),
             (None, 0) => format!("{short}: {how} {}", self.progress()),
+            (None, lost) if lost == self.short_slabs => {
+                format!("{lost} of {} slabs are lost with their donors", self.slabs)
+            }
             (None, lost) => format!("{short}: {lost} are lost with their donors"),
         })
     }
@@ -250,8 +253,11 @@ mod tests {
         let half = "2 copies of 8 slabs, all there; leaving node3 [==========          ] 3/6";
         assert_eq!(copies.to_string(), half);
         copies.leaving_donors.clear();
-        (copies.copies, copies.lost_slabs) = (1, 2);
+        (copies.copies, copies.short_slabs, copies.lost_slabs) = (1, 2, 2);
+        (copies.not_rebuilt, copies.to_rebuild) = (None, 0);
         assert_eq!(copies.to_string(), "1 copy of 8 slabs, 2 lost with their donors");
+        assert_eq!(copies.missing().unwrap(), "2 of 8 slabs are lost with their donors");
+        copies.short_slabs = 0;
         (copies.coding, copies.lost_slabs) = (Some("4+2".into()), 0);
         assert_eq!(copies.to_string(), "coded 4+2, 8 slabs, all there");
         copies.behind = Some(Behind { slabs: 8, of_slabs: 8, waiting_bytes: 3 << 20 });

@@ -11,7 +11,7 @@ use venice_memory::paged::run_block::PortKind;
 
 use crate::error::RecipientError;
 pub use crate::record::{RECORD_FILE, RUN_DIR_VARIABLE, SYSTEM_RUN_DIR, is_run_dir_set, run_dir};
-use crate::record::{read, read_in};
+use crate::record::{read, read_in, set};
 
 /// The environment variable that names the Monitor Node: `host:port`, or several separated by
 /// commas.
@@ -102,9 +102,9 @@ pub fn access(monitor: impl Into<String>) -> Access {
 /// `VENICE_HELPER_SOCKET` names its socket; `none`: it is not used. By default it is in the run
 /// directory, or where daemons that run as root or as services have theirs.
 pub fn use_helper() {
-    match std::env::var_os(HELPER_VARIABLE) {
-        Some(path) if path == "none" => return,
-        Some(path) => return helper::use_at(path.into()),
+    match set(HELPER_VARIABLE) {
+        Some(path) if path.as_os_str() == "none" => return,
+        Some(path) => return helper::use_at(path),
         None => {}
     }
     let dirs = socket_dirs().into_iter().chain([PathBuf::from(SERVICE_HELPER_DIR)]);

@@ -87,6 +87,7 @@ pub fn is_run_dir_set() -> bool {
     set(RUN_DIR_VARIABLE).is_some()
 }
 
-fn set(name: &str) -> Option<PathBuf> {
+/// Returns the path in a variable, unless that is empty.
+pub(crate) fn set(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }

@@ -110,9 +110,7 @@ impl std::fmt::Display for CloseCode {
             Self::Version => "the host speaks another version",
             Self::Secret => "wrong secret",
             Self::Service => "the host serves another service",
-            Self::Full => {
-                "as many processes use the device as it serves (64 by OpenCL, 16 by CUDA): end one"
-            }
+            Self::Full => "as many processes use the device as its service takes: end one",
             Self::Protocol => "malformed or unexpected message",
             Self::Outstanding => "more requests outstanding than allowed",
             Self::DuplicateId => "id of an outstanding request used again",

@@ -10,7 +10,7 @@ use clap::Args;
 use rustix::fs::{FileType, fstat};
 use serde::Serialize;
 use venice_control::client::records_at_socket;
-use venice_control::identity::Authority;
+use venice_control::identity::{Authority, IdentityError};
 use venice_monitor::{Backup, BackupInfo, GivenRecords, IDENTITY_DIR, MonitorError};
 use venice_recipient::local_rack;
 
@@ -121,7 +121,7 @@ pub fn execute(args: &BackupArgs) -> anyhow::Result<i32> {
     let choice = args.state.store.choice();
     let backup = block_on(async {
         let given = of_running(&dir).await?;
-        Backup::read(&dir, &choice, given).await.map_err(told_of_lock)
+        Backup::read(&dir, &choice, given).await.map_err(told_of_state)
     })?;
     match is_pipe {
         true => terminal::say_bytes(&backup.to_bytes())?,
@@ -221,8 +221,19 @@ fn told_of_server(error: MonitorError) -> anyhow::Error {
     }
 }
 
-fn told_of_lock(error: MonitorError) -> anyhow::Error {
+fn told_of_state(error: MonitorError) -> anyhow::Error {
+    const WHO: &str = "run this as root or as the Monitor Node's user, on its machine";
     match error {
+        MonitorError::Identity(IdentityError::NoAuthority { dir }) => anyhow!(
+            "no Monitor Node's authority in {}: {WHO}, with the --state-dir or the VENICE_RUN_DIR of \
+             that Monitor Node",
+            dir.display()
+        ),
+        MonitorError::Identity(IdentityError::File { path, source })
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            anyhow!("{}: {source}: {WHO}", path.display())
+        }
         MonitorError::Store(venice_monitor::StoreError::Locked { path }) => anyhow!(
             "{} is in use by a Monitor Node whose socket is not found here: stop it, or run this as \
              root or as its user, with the VENICE_RUN_DIR of its socket",

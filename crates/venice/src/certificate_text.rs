@@ -39,7 +39,7 @@ pub fn refused_text(refused: &RefusedCounts) -> String {
         (no_certificate, "without a certificate"),
         (expired, "with an expired certificate"),
         (revoked, "with a revoked certificate"),
-        (foreign, "of another rack"),
+        (foreign, "of another rack or a retired authority"),
         (forbidden, "without permission"),
         (bad_token, "with a bad join token"),
         (wrong_key, "with a wrong grant key"),

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use venice_cli::failure::{EXIT_RUNNER, Usage};
-use venice_cli::{failure, help, manual, numbers};
+use venice_cli::{failure, help, manual, numbers, variables};
 use venice_measure::demo;
 
 use crate::{
@@ -182,7 +182,8 @@ pub fn main() -> i32 {
     if let Some(outcome) = lab::execute(&arguments) {
         return outcome.unwrap_or_else(|error| failure::report(&error));
     }
-    let parsed = help::with_flowing_text(numbers::with_signs(Cli::command())).try_get_matches();
+    let command = variables::without_empty(numbers::with_signs(Cli::command()));
+    let parsed = help::with_flowing_text(command).try_get_matches();
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {

@@ -4,10 +4,19 @@ use std::net::IpAddr;
 
 /// Checks `HOST:PORT` while arguments are read, so that a mistyped address is a usage error.
 pub fn check(text: &str) -> Result<String, String> {
+    check_with_example(text, "127.0.0.1:7470")
+}
+
+/// Checks the `HOST:PORT` of metrics.
+pub fn check_metrics(text: &str) -> Result<String, String> {
+    check_with_example(text, "127.0.0.1:9470")
+}
+
+fn check_with_example(text: &str, example: &str) -> Result<String, String> {
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(','));
     match port.map(|(_, port)| port.parse::<u16>()) {
         Some(Ok(_)) => Ok(text.to_string()),
-        _ => Err("write HOST:PORT, for example 127.0.0.1:7470".to_string()),
+        _ => Err(format!("write HOST:PORT, for example {example}")),
     }
 }
 

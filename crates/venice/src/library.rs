@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use venice_cli::variables::variable;
 
 /// A shared library.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub const CUDA: Library =
 impl Library {
     /// Returns the candidate paths: the one in the environment, else those beside the binary.
     fn places(&self) -> Vec<PathBuf> {
-        if let Some(named) = std::env::var_os(self.variable) {
+        if let Some(named) = variable(self.variable) {
             return vec![PathBuf::from(named)];
         }
         let exe = std::env::current_exe().ok();

@@ -254,6 +254,9 @@ async fn links_are_tested() {
         assert_eq!(row.state, "up");
         assert!(row.latency_us > Some(0.0) && row.loss_ratio <= Some(1.0), "{row:?}");
         assert_ne!(row.protection, "plain");
+        let mut client = MonitorClient::connect(&access(at)).await.unwrap();
+        let nodes = client.nodes().await.unwrap();
+        let row = nodes.iter().find(|row| row.name == to).unwrap();
         assert_eq!((row.forged, row.replayed, row.unsealed, row.unknown_key), (0, 0, 0, 0));
     }
     eventually("the tests' own traffic to be seen", || async {

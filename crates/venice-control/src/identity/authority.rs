@@ -16,6 +16,7 @@ use ring::digest::{SHA256, digest};
 use ring::hmac;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -116,10 +117,13 @@ impl Authority {
     /// # Errors
     /// [`IdentityError::NoAuthority`], [`IdentityError::File`], [`IdentityError::Damaged`].
     pub fn open(dir: &Path) -> Result<Self, IdentityError> {
-        if !Self::exists(dir) {
-            return Err(IdentityError::NoAuthority { dir: dir.to_owned() });
-        }
-        let certificate = CertificateDer::from_pem_slice(&read(&dir.join(CERTIFICATE_FILE))?)
+        let certificate = read(&dir.join(CERTIFICATE_FILE)).map_err(|error| match error {
+            IdentityError::File { source, .. } if source.kind() == ErrorKind::NotFound => {
+                IdentityError::NoAuthority { dir: dir.to_owned() }
+            }
+            error => error,
+        })?;
+        let certificate = CertificateDer::from_pem_slice(&certificate)
             .map_err(|_| damaged(dir, CERTIFICATE_FILE))?;
         let key =
             String::from_utf8(read(&dir.join(KEY_FILE))?).map_err(|_| damaged(dir, KEY_FILE))?;

@@ -124,12 +124,18 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityError> {
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mut file = File::from(openat(&folder, &temporary, flags, Mode::from_raw_mode(mode))?);
-        // A replaced file keeps its owner, whoever owns the directory.
-        let before = path.symlink_metadata().ok().filter(fs::Metadata::is_file);
-        give(&file, &before.map_or_else(|| folder.metadata(), Ok)?)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        renameat(&folder, &temporary, &folder, name)?;
+        let mut complete = || -> io::Result<()> {
+            // A replaced file keeps its owner, whoever owns the directory.
+            let before = path.symlink_metadata().ok().filter(fs::Metadata::is_file);
+            give(&file, &before.map_or_else(|| folder.metadata(), Ok)?)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            Ok(renameat(&folder, &temporary, &folder, name)?)
+        };
+        // On a full disk nothing stays that takes up room.
+        complete().inspect_err(|_| {
+            let _ = unlinkat(&folder, &temporary, AtFlags::empty());
+        })?;
         place.keep();
         folder.sync_all()
     };
@@ -193,6 +199,15 @@ mod tests {
         assert!(dir.exists(), "it was there before");
         fs::write(temp.path().join("file"), b"").unwrap();
         assert!(Place::prepare(&temp.path().join("file/below")).is_err());
+    }
+
+    #[test]
+    fn failed_write_leaves_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        // A folder in the way, since a full disk needs root.
+        fs::create_dir_all(temp.path().join("key/folder")).unwrap();
+        assert!(write_private(&temp.path().join("key"), b"secret").is_err());
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
     }
 
     /// Needs root, which alone can give files away; else it is skipped.

@@ -36,7 +36,11 @@ pub enum NotAdmitted {
     )]
     Revoked(Caller),
     /// Its certificate was made by another authority.
-    #[error("its certificate was not made by this rack's authority: it belongs to another rack")]
+    #[error(
+        "its certificate was not made by this rack's authority: it is of another rack, or of an \
+         authority that was retired (`venice identity rotate`); join again with `venice join TOKEN` \
+         and restart the agent, or start the program again"
+    )]
     Foreign,
 }
 

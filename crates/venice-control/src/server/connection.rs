@@ -1,5 +1,6 @@
 //! An accepted connection: its peer, and the reasons to close it.
 
+use super::bounded_stream::{Bound, BoundedStream};
 use super::connection_limiter::ConnectionPermit;
 use super::connection_limits::ConnectionLimits;
 use super::movable_stream::MovableStream;
@@ -13,14 +14,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 /// A connection and its peer. It fails with [`io::ErrorKind::TimedOut`] once it is to be closed.
-pub(super) struct Connection {
-    stream: TlsStream<MovableStream>,
+pub(super) type Connection = BoundedStream<TlsStream<MovableStream>, Admission>;
+
+/// The peer of a connection, and the life that the peer's certificate permits.
+pub(super) struct Admission {
     peer: Peer,
     tls: Arc<TlsServer>,
     life: Life,
@@ -70,13 +72,13 @@ impl Connection {
             timer: None,
             closed: None,
         };
-        Self { stream, peer, tls, life, _permit: permit }
+        Self { stream, bound: Admission { peer, tls, life, _permit: permit } }
     }
 
     /// The peer.
     #[cfg(test)]
     pub(super) fn peer(&self) -> &Peer {
-        &self.peer
+        &self.bound.peer
     }
 
     /// Moves it to the current runtime.
@@ -86,8 +88,9 @@ impl Connection {
     pub(super) fn move_here(&mut self) -> io::Result<()> {
         self.stream.get_mut().0.move_here()
     }
+}
 
-    /// Fails if the connection is to be closed.
+impl Bound for Admission {
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let was_closed = self.life.closed.is_some();
         let Poll::Ready(why) = self.life.poll_closed(cx) else { return Ok(()) };
@@ -105,6 +108,10 @@ impl Connection {
             }
         }
         Err(io::ErrorKind::TimedOut.into())
+    }
+
+    fn note_heard(&mut self) {
+        self.life.heard = Instant::now();
     }
 }
 
@@ -150,56 +157,6 @@ impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        self.peer.clone()
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.check(cx)?;
-        let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.life.heard = Instant::now();
-        }
-        read
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.check(cx)?;
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.check(cx)?;
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.check(cx)?;
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.check(cx)?;
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.bound.peer.clone()
     }
 }

@@ -1,6 +1,7 @@
 //! Connections at a local socket: bounded by user, short, and accepted even when the process is out
 //! of file descriptors, so that an administrator can log in and look.
 
+use super::bounded_stream::{Bound, BoundedStream};
 use super::short_lived::{Displacement, ShortLived};
 use super::tls_server::is_out_of_descriptors;
 use futures_util::stream::unfold;
@@ -9,9 +10,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::Context;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
@@ -82,8 +82,10 @@ impl Incoming {
 }
 
 /// A connection at a local socket. It fails with [`io::ErrorKind::TimedOut`] when its time is over.
-pub(super) struct LocalConnection {
-    stream: UnixStream,
+pub(super) type LocalConnection = BoundedStream<UnixStream, Visit>;
+
+/// The life of a connection at a local socket, and its place among the others.
+pub(super) struct Visit {
     until: Pin<Box<Sleep>>,
     displacement: Displacement,
     is_over: bool,
@@ -96,10 +98,12 @@ impl LocalConnection {
         let uid = stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
         let (number, displacement) = open.lock().unwrap_or_else(PoisonError::into_inner).enter(uid);
         let (until, open) = (Box::pin(sleep(LIFE)), Arc::clone(open));
-        Self { stream, until, displacement, is_over: false, number, open }
+        let bound = Visit { until, displacement, is_over: false, number, open };
+        Self { stream, bound }
     }
+}
 
-    /// Fails if the connection is to be closed.
+impl Bound for Visit {
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         self.is_over = self.is_over
             || Pin::new(&mut self.displacement).poll(cx).is_ready()
@@ -111,7 +115,7 @@ impl LocalConnection {
     }
 }
 
-impl Drop for LocalConnection {
+impl Drop for Visit {
     fn drop(&mut self) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).leave(self.number);
     }
@@ -122,37 +126,5 @@ impl Connected for LocalConnection {
 
     fn connect_info(&self) -> UdsConnectInfo {
         self.stream.connect_info()
-    }
-}
-
-impl AsyncRead for LocalConnection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.check(cx)?;
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for LocalConnection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.check(cx)?;
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.check(cx)?;
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.check(cx)?;
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -295,7 +295,7 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         let proto::SetQuotaRequest { user, limits } = request.into_inner();
         let record = QuotaRecord { of: quota_of(user)?, limits: convert::limits_in(limits)? };
         let what = format!("{}: {}", whose(&record.of), record.limits);
-        let set = self.handler.set_quota(record).await.map_err(|e| rack_status(&e));
+        let set = self.handler.set_quota(by.clone(), record).await.map_err(|e| rack_status(&e));
         audit(&by, "set quota", what, &set);
         set?;
         Ok(Response::new(proto::SetQuotaResponse {}))
@@ -307,7 +307,8 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
     ) -> Result<Response<proto::RemoveQuotaResponse>, Status> {
         let by = self.tls.admit_if(&request, ADMINS, Caller::is_admin)?;
         let of = quota_of(request.into_inner().user)?;
-        let removed = self.handler.remove_quota(of.clone()).await.map_err(|e| rack_status(&e));
+        let removed =
+            self.handler.remove_quota(by.clone(), of.clone()).await.map_err(|e| rack_status(&e));
         audit(&by, "remove quota", whose(&of), &removed);
         removed?;
         Ok(Response::new(proto::RemoveQuotaResponse {}))

@@ -1,7 +1,7 @@
 //! The calls of the MonitorNode service.
 
 use std::future::Future;
-use venice_rack::caller::{Owner, User};
+use venice_rack::caller::{Caller, Owner, User};
 use venice_rack::event::{EventBatch, EventPosition};
 use venice_rack::monitor::Kept;
 use venice_rack::queueing::Asked;
@@ -86,11 +86,19 @@ pub trait MonitorHandler: Send + Sync + 'static {
     fn drain(&self, name: String, undo: bool)
     -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// Sets a quota.
-    fn set_quota(&self, quota: QuotaRecord) -> impl Future<Output = Result<(), RackError>> + Send;
+    /// Sets a quota, for the caller `by`.
+    fn set_quota(
+        &self,
+        by: Caller,
+        quota: QuotaRecord,
+    ) -> impl Future<Output = Result<(), RackError>> + Send;
 
-    /// Removes a quota.
-    fn remove_quota(&self, of: QuotaFor) -> impl Future<Output = Result<(), RackError>> + Send;
+    /// Removes a quota, for the caller `by`.
+    fn remove_quota(
+        &self,
+        by: Caller,
+        of: QuotaFor,
+    ) -> impl Future<Output = Result<(), RackError>> + Send;
 
     /// Returns the quotas and their use.
     fn quotas(&self) -> impl Future<Output = QuotaTable> + Send;

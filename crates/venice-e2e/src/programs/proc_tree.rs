@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
+use venice_memory::process_stat::ProcessStat;
+
 /// Returns the resident anonymous memory of `pid`, in bytes; 0 for a process that is gone.
 pub fn rss_anon_bytes(pid: u32) -> u64 {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return 0 };
@@ -62,9 +64,7 @@ fn children(pid: u32) -> Vec<u32> {
 
 /// True while `pid` runs; a zombie counts as gone.
 pub fn is_alive(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The state follows the name, which is in brackets and may itself hold brackets.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    ProcessStat::of(pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
 /// Describes where each thread of `pid` waits, for the message about a hang.

@@ -3,6 +3,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::paged::sys;
+use crate::process_stat::ProcessStat;
 
 /// `struct pidfd_info` of `linux/pidfd.h`, as of Linux 6.13.
 #[derive(Default)]
@@ -28,14 +29,7 @@ pub fn has_dumped_core(pid: u32, pidfd: BorrowedFd<'_>) -> Option<bool> {
 
 /// Reads the wait status from `/proc/PID/stat`.
 fn status_of_zombie(pid: u32) -> Option<i32> {
-    /// Indexes of the fields after the name: `proc_pid_stat(5)`.
-    const STATE: usize = 0;
-    const EXIT_CODE: usize = 49;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, after_name) = stat.rsplit_once(')')?;
-    let fields: Vec<&str> = after_name.split_whitespace().collect();
-    fields.get(STATE).filter(|state| **state == "Z")?;
-    fields.get(EXIT_CODE)?.parse().ok()
+    ProcessStat::of(pid).filter(|stat| stat.state == 'Z').map(|stat| stat.exit_code)
 }
 
 /// Asks the kernel for the wait status of a process that is gone.

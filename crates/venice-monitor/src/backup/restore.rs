@@ -259,18 +259,28 @@ fn set_aside(state_dir: &Path, files: &[PathBuf]) -> Result<PathBuf, MonitorErro
 /// Writes a new store, under another name until it is complete.
 async fn restore_file(path: &Path, entries: GivenRecords) -> Result<(), MonitorError> {
     let half = path.with_file_name(format!("{}.restoring", name_of(path)));
-    for left in [half.clone(), half.with_extension("restoring.wal")] {
-        let _ = fs::remove_file(left);
+    let remove_half = || {
+        for left in [half.clone(), half.with_extension("restoring.wal")] {
+            let _ = fs::remove_file(left);
+        }
+    };
+    remove_half();
+    if let Err(error) = write_file(half.clone(), entries).await {
+        remove_half();
+        return Err(error);
     }
-    let opened = half.clone();
-    let store = spawn_blocking(move || RedbStore::open(&opened)).await;
-    let store = store.map_err(StoreError::BrokeOff)??;
-    write(&store, entries).await?;
-    spawn_blocking(move || drop(store)).await.map_err(StoreError::BrokeOff)?;
     fs::rename(&half, path).map_err(|error| {
         MonitorError::Backup(format!("cannot rename {}: {error}", half.display()))
     })?;
     Ok(chown_like_directory(path)?)
+}
+
+async fn write_file(path: PathBuf, entries: GivenRecords) -> Result<(), MonitorError> {
+    let store = spawn_blocking(move || RedbStore::open(&path)).await;
+    let store = store.map_err(StoreError::BrokeOff)??;
+    let written = write(&store, entries).await;
+    spawn_blocking(move || drop(store)).await.map_err(StoreError::BrokeOff)?;
+    written
 }
 
 async fn write(store: &impl Store, entries: GivenRecords) -> Result<(), MonitorError> {

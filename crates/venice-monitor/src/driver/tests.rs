@@ -102,7 +102,8 @@ async fn stop_completes_earlier_inputs_only() {
     let quota = |user: &str| {
         let (of, limits) = (QuotaFor::User(user.into()), Limits::of_memory(Some(1)));
         let (reply, answer) = oneshot::channel();
-        (Input::Order(Order::SetQuota(QuotaRecord { of, limits }), reply), answer)
+        let order = Order::SetQuota { quota: QuotaRecord { of, limits }, by: "root@h".into() };
+        (Input::Order(order, reply), answer)
     };
     let (before, mut done) = quota("ada");
     let (reply, mut listed) = oneshot::channel();

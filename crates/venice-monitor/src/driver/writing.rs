@@ -1,8 +1,9 @@
 //! Durable writes, and degraded service while the store is full.
 //!
 //! A store without disk space accepts no changes. Ending is no way out, since the next start
-//! fails too; going on would make grants that a restart loses. Started work waits. Queries are
-//! answered, changes are refused with the reason, and the data plane is not affected.
+//! fails too; going on would make grants that a restart loses. Started work waits, and its callers
+//! learn that. Queries are answered, changes are refused with the reason, and the data plane is not
+//! affected.
 
 use super::Driver;
 use crate::error::MonitorError;
@@ -23,7 +24,7 @@ impl Driver {
     /// Makes the changes durable, however long that takes, or handles a conflict.
     pub(super) async fn write(&mut self, mut changes: Vec<Change>) -> Result<(), MonitorError> {
         yield_to_tasks(!self.calls.is_empty()).await;
-        let mut has_waited = false;
+        let (mut has_waited, mut are_told) = (false, false);
         loop {
             let began = Instant::now();
             let applied = self.store.apply(changes).await?;
@@ -32,6 +33,8 @@ impl Driver {
                 Applied::NoRoom { unmade, why } => {
                     if !replace(&mut has_waited, true) {
                         tracing::error!("{why}: no grants or changes until there is room");
+                    } else if !replace(&mut are_told, true) {
+                        self.answer_without_room(&why);
                     }
                     changes = unmade;
                     self.serve_without_room(&why).await;
@@ -44,6 +47,29 @@ impl Driver {
                 tracing::info!("the store has room again; the Monitor Node continues");
             }
             return Ok(());
+        }
+    }
+
+    /// Answers the calls whose changes wait for room. They are kept: a conflict repeats them.
+    fn answer_without_room(&mut self, why: &str) {
+        let begun = || {
+            let said = format!("{why}; what was begun is completed once there is room");
+            RackError::StoreFull(said)
+        };
+        for call in self.registrations.values_mut() {
+            let _ = call.take_reply().send(Err(begun()));
+        }
+        for call in self.orders.values_mut() {
+            let _ = call.take_reply().send(Err(begun()));
+        }
+        for call in self.transfers.values_mut() {
+            let _ = call.take_reply().send(Err(begun()));
+        }
+        for call in self.claims.values_mut() {
+            let _ = call.take_reply().send(Err(begun()));
+        }
+        for reply in self.requests.values_mut().flat_map(|asking| asking.replies.drain(..)) {
+            let _ = reply.send(Err(begun()));
         }
     }
 

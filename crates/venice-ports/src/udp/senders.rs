@@ -18,6 +18,16 @@ use venice_wire::SealedHeader;
 /// Senders remembered by the queue of a node, for each link of its target.
 const SENDERS_PER_LINK: usize = 4;
 
+/// Ends a target's links of the senders that `opener` has forgotten: nobody can answer or ask over
+/// them any more.
+pub(super) fn end_forgotten<T: Default>(
+    opener: &mut Opener<T>,
+    keys: &(impl SealKeys + ?Sized),
+    target: &mut Target,
+) {
+    opener.drain_forgotten(keys).for_each(|session| target.end_peer(PeerAddr(session.0)));
+}
+
 /// Senders of one queue.
 pub(super) enum Senders {
     Plain(PlainSenders),
@@ -69,12 +79,10 @@ impl Senders {
         }
     }
 
-    /// Ends the links of senders that are forgotten: nobody can answer or ask over them any more.
+    /// Ends the links of senders that are forgotten ([`end_forgotten`]).
     pub(super) fn end_links_of_forgotten(&mut self, target: &mut Target) {
         let Self::Sealed(sealed) = self else { return };
-        for session in sealed.opener.drain_forgotten(&*sealed.keys) {
-            target.end_peer(PeerAddr(session.0));
-        }
+        end_forgotten(&mut sealed.opener, &*sealed.keys, target);
     }
 
     /// Publishes the traffic since the last call.

@@ -178,11 +178,15 @@ pub enum Event {
         of: QuotaFor,
         /// All its limits now.
         limits: Limits,
+        /// The caller.
+        by: String,
     },
     /// A quota was removed.
     QuotaRemoved {
         /// The users it applied to.
         of: QuotaFor,
+        /// The caller.
+        by: String,
     },
 }
 
@@ -238,8 +242,8 @@ impl Event {
                 grant: Some(id.0),
                 ..of_share(node(EventKind::NotAdopted, donor), share)
             },
-            Self::QuotaSet { of, limits } => of_quota(EventKind::QuotaSet, of, limits),
-            Self::QuotaRemoved { of } => of_quota(EventKind::QuotaRemoved, of, ""),
+            Self::QuotaSet { of, limits, by } => of_quota(EventKind::QuotaSet, of, limits, by),
+            Self::QuotaRemoved { of, by } => of_quota(EventKind::QuotaRemoved, of, "", by),
         }
     }
 
@@ -262,8 +266,8 @@ fn of_share(row: EventRow, share: &Share) -> EventRow {
     }
 }
 
-fn of_quota(kind: EventKind, of: &QuotaFor, limits: impl fmt::Display) -> EventRow {
-    let row = EventRow::of(kind).with_detail(limits);
+fn of_quota(kind: EventKind, of: &QuotaFor, limits: impl fmt::Display, by: &str) -> EventRow {
+    let row = EventRow { by: by.to_owned(), ..EventRow::of(kind).with_detail(limits) };
     match of {
         QuotaFor::User(user) => EventRow { owner_user: user.clone(), ..row },
         QuotaFor::Others => EventRow { reason: "default".to_owned(), ..row },

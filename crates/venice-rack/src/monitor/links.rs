@@ -3,9 +3,7 @@
 use super::MonitorCore;
 use crate::rows::LinkRow;
 use crate::rrt::NodeEntry;
-use crate::types::{
-    DroppedCounts, FlowPeer, FlowReport, LinkPort, LinkProtection, LinkReport, LinkState,
-};
+use crate::types::{FlowPeer, FlowReport, LinkPort, LinkProtection, LinkReport, LinkState};
 use venice_wire::{GrantId, NodeId};
 
 /// The protection of mapped memory.
@@ -105,9 +103,8 @@ impl MonitorCore {
     }
 }
 
-/// Returns an empty row but for the drop counts of the far end's port.
+/// Returns a row without ends, of a link that its far end reports.
 fn bare_row(far_end: Option<&NodeEntry>) -> LinkRow {
-    let dropped = far_end.map_or(DroppedCounts::default(), |entry| entry.port.dropped);
     let is_up = far_end.is_none_or(|entry| entry.up);
     LinkRow {
         from: String::new(),
@@ -119,10 +116,6 @@ fn bare_row(far_end: Option<&NodeEntry>) -> LinkRow {
         bandwidth_mbps: None,
         bytes_per_s: None,
         protection: String::new(),
-        replayed: dropped.replayed,
-        forged: dropped.forged,
-        unsealed: dropped.unsealed,
-        unknown_key: dropped.unknown_key,
         via: Vec::new(),
         hops: None,
         emulated: String::new(),

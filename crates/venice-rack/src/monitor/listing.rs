@@ -121,8 +121,7 @@ fn memory_row(entry: &NodeEntry, row: ResourceRow) -> ResourceRow {
 
 fn state(entry: &NodeEntry) -> &'static str {
     match () {
-        // One that joined again need not have registered again.
-        () if entry.record.is_revoked && !entry.up => "revoked",
+        () if entry.record.is_revoked => "revoked",
         () if entry.record.is_stopped => "stopped",
         () if !entry.up => "down",
         () if entry.is_unreachable() => "unreachable",

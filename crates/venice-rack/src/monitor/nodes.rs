@@ -188,7 +188,8 @@ impl MonitorCore {
     /// Handles an agent's heartbeat.
     ///
     /// # Errors
-    /// [`RackError::NotRegistered`] if it is not the registered holder of its name.
+    /// [`RackError::NotRegistered`] if it is not the registered holder of its name, or was revoked
+    /// since it registered.
     pub fn handle_heartbeat(
         &mut self,
         now_ns: u64,
@@ -199,8 +200,9 @@ impl MonitorCore {
         let mut entry = self.rrt.get_mut(identity.node).ok_or(RackError::NotRegistered)?;
         let slabs_before = entry.available_slabs();
         let is_holder = entry.record.identity == identity && entry.record.instance == instance;
-        // A report from before the agent's end may come after its deregistration.
-        if !is_holder || entry.record.is_stopped {
+        // A report from before the agent's end, or its revocation, may come afterwards. A node that
+        // was let in again registers again: its record says then that it is a member.
+        if !is_holder || entry.record.is_stopped || entry.record.is_revoked {
             return Err(RackError::NotRegistered);
         }
         entry.last_heartbeat_ns = Some(now_ns);

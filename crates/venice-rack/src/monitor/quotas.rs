@@ -16,9 +16,9 @@ use std::collections::BTreeSet;
 
 impl MonitorCore {
     /// Sets a quota, or (unlimited) exempts a user from the default. Limits that the record leaves
-    /// out stay. Answered by [`Action::ReplyDone`] once it is durable. Existing grants are not
+    /// out stay. `by` is the caller, for the event. Answered by [`Action::ReplyDone`] once it is durable. Existing grants are not
     /// affected.
-    pub fn handle_set_quota(&mut self, token: Token, record: QuotaRecord) {
+    pub fn handle_set_quota(&mut self, token: Token, record: QuotaRecord, by: &str) {
         let result = check_quota_record(&record);
         if result.is_ok() {
             let QuotaRecord { of, limits } = record;
@@ -33,16 +33,16 @@ impl MonitorCore {
                     self.change(Change::PutQuota(QuotaRecord { of, limits }));
                 }
             }
-            self.note(Event::QuotaSet { of, limits });
+            self.note(Event::QuotaSet { of, limits, by: by.to_owned() });
         }
         self.actions.push_back(Action::ReplyDone { token, result });
     }
 
     /// Removes a quota. Answered by [`Action::ReplyDone`] once it is durable.
-    pub fn handle_remove_quota(&mut self, token: Token, of: QuotaFor) {
+    pub fn handle_remove_quota(&mut self, token: Token, of: QuotaFor, by: &str) {
         let result = if self.quotas.has(&of) {
             self.change(Change::DeleteQuota(of.clone()));
-            self.note(Event::QuotaRemoved { of });
+            self.note(Event::QuotaRemoved { of, by: by.to_owned() });
             Ok(())
         } else {
             let whose = match of {

@@ -7,7 +7,7 @@ use venice_rack::monitor::{Action, Change, Event, JoinTokenRecord, MonitorCore, 
 use venice_rack::pressure::PressureReport;
 use venice_rack::revocation::{Revocation, Revocations};
 use venice_rack::types::{
-    DonorReport, DonorStatus, HeartbeatReport, Identity, PortReport, RackError,
+    DonorReport, DonorStatus, HeartbeatReport, Identity, NodeRegistration, PortReport, RackError,
 };
 use venice_wire::NodeId;
 
@@ -170,6 +170,52 @@ fn living_name_cannot_be_joined() {
     }
 }
 
+/// A report of the first node, with instance 5.
+fn report_of_node1() -> HeartbeatReport {
+    HeartbeatReport {
+        usage: Vec::new(),
+        peers_version: 0,
+        identity: Identity { node: NodeId(1), epoch: 1 },
+        instance: 5,
+        memory: DonorReport {
+            status: DonorStatus { total_slabs: 4, free_slabs: 4, revision: 1 },
+            held: vec![],
+            devices: vec![],
+        },
+        links: vec![],
+        port: PortReport::default(),
+        pressure: PressureReport::default(),
+        door: DoorReport::default(),
+    }
+}
+
+/// The listener lets it in by the certificate of its second join: its record has to follow.
+#[test]
+fn node_that_joins_again_registers() {
+    for restarts in [false, true] {
+        let mut rack = Rack::new();
+        rack.core.handle_register(0, Token(0), registration("node1", 5, 4));
+        rack.act().unwrap();
+        rack.core.handle_revoke(S, NOON_MS, Token(3), ("node1", false));
+        rack.act().unwrap();
+        if restarts {
+            rack = Rack::recover(rack.records);
+        }
+        let refused = rack.core.handle_heartbeat(S, report_of_node1()).unwrap_err();
+        assert_eq!(refused, RackError::NotRegistered);
+        assert_eq!(rack.core.node_rows(S)[0].state, "revoked");
+        let previous = Some(Identity { node: NodeId(1), epoch: 1 });
+        let again = NodeRegistration { previous, ..registration("node1", 5, 4) };
+        rack.core.handle_register(S, Token(4), again);
+        rack.act().unwrap();
+        rack.core.handle_heartbeat(S, report_of_node1()).unwrap();
+        assert_eq!(rack.core.node_rows(S)[0].state, "up");
+        assert_eq!(rack.core.trust_versions().len(), 1, "it counts as a member");
+        let rack = Rack::recover(rack.records);
+        assert_ne!(rack.core.node_rows(S)[0].state, "revoked");
+    }
+}
+
 #[test]
 fn revoked_node_is_down_for_good() {
     let mut rack = Rack::new();
@@ -297,24 +343,10 @@ fn revocations_are_sent_only_when_changed() {
     rack.act().unwrap();
     let mut heartbeat = |revoked_version| {
         let door = DoorReport { revoked_version, ..DoorReport::default() };
-        let identity = Identity { node: NodeId(1), epoch: 1 };
-        let memory = DonorReport {
-            status: DonorStatus { total_slabs: 4, free_slabs: 4, revision: 1 },
-            held: vec![],
-            devices: vec![],
-        };
-        let report = HeartbeatReport {
-            usage: Vec::new(),
-            peers_version: 0,
-            identity,
-            instance: 5,
-            memory,
-            links: vec![],
-            port: PortReport::default(),
-            pressure: PressureReport::default(),
-            door,
-        };
-        rack.core.handle_heartbeat(S, report).unwrap().revoked
+        rack.core
+            .handle_heartbeat(S, HeartbeatReport { door, ..report_of_node1() })
+            .unwrap()
+            .revoked
     };
     let sent = heartbeat(0).expect("it has none");
     let known: Revocations = sent.known.into_iter().collect();

@@ -453,7 +453,7 @@ fn plan_names_node_of_device() {
 
     let limits = [(GPU, Limit::AtMost(0))].into_iter().collect();
     let quota = QuotaRecord { of: QuotaFor::Others, limits };
-    rack.core.handle_set_quota(Token(9), quota);
+    rack.core.handle_set_quota(Token(9), quota, "root@h");
     let plan = rack.core.plan(&owner(), &both).unwrap();
     let mut rows = plan.devices[0].devices.iter().map(|it| &*it.why);
     assert!(rows.all(|why| why == "would do, but the quota has no room"));

@@ -239,6 +239,7 @@ fn plan_explains_refusal() {
     core.handle_set_quota(
         Token(9),
         QuotaRecord { of, limits: Limits::of_memory(Some(SLAB_BYTES)) },
+        "root@h",
     );
     let plan = core.plan(&owner(), &memory_request("", 2, 1)).unwrap();
     assert!(plan.refusal.contains("of a quota of"), "{}", plan.refusal);

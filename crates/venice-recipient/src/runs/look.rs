@@ -28,8 +28,10 @@ pub struct Look {
     pub borrowed_bytes: u64,
     /// In so many copies, or coded.
     pub replicas: String,
-    /// Slabs that lack a copy, or a fragment.
+    /// Slabs that lack a copy, or a fragment; lost ones included.
     pub short_slabs: u64,
+    /// Slabs without any copy, or with too few fragments.
+    pub lost_slabs: u64,
     /// The missing copies and the remedy under way; `None`: nothing is missing.
     pub missing: Option<String>,
     /// The donors.
@@ -74,6 +76,7 @@ impl Look {
             borrowed_bytes: block.holders().len() as u64 * PAGE_BYTES,
             replicas: copies.replicas(),
             short_slabs: copies.short_slabs,
+            lost_slabs: copies.lost_slabs,
             missing: copies.missing(),
             donors: names(donors, |donor| !donor.is_given_back()),
             lost_donors: names(donors, Donor::is_lost),
@@ -97,6 +100,7 @@ impl Look {
             borrowed_bytes: self.borrowed_bytes + other.borrowed_bytes,
             replicas: both_words(self.replicas, &other.replicas),
             short_slabs: self.short_slabs + other.short_slabs,
+            lost_slabs: self.lost_slabs + other.lost_slabs,
             missing: missing.reduce(|one, other| format!("{one}; {other}")),
             donors: union(self.donors, other.donors),
             lost_donors: union(self.lost_donors, other.lost_donors),

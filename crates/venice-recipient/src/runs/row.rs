@@ -67,9 +67,12 @@ pub struct RunRow {
     /// Redundancy of its far memory: `2 copies`, `coded 4+2`.
     #[serde(default)]
     pub replicas: String,
-    /// Slabs that lack a copy, or a fragment.
+    /// Slabs that lack a copy, or a fragment; lost ones included.
     #[serde(default)]
     pub short_slabs: u64,
+    /// Slabs without any copy, or with too few fragments: their data is lost.
+    #[serde(default)]
+    pub lost_slabs: u64,
     /// The missing copies, with the progress of the rebuild or its error, for users.
     #[serde(default)]
     pub missing: Option<String>,

@@ -265,6 +265,7 @@ impl<W: Watched> Server<W> {
             fault_p99_us,
             replicas: look.replicas,
             short_slabs: look.short_slabs,
+            lost_slabs: look.lost_slabs,
             missing: look.missing,
             donors: look.donors,
             lost_donors: look.lost_donors,

@@ -87,6 +87,7 @@ EXAMPLES:
   venice nodes
   venice nodes --json | jq 'map(.free_bytes) | add'
   venice nodes --json | jq '.[] | select(.pressure != \"none\") | {name, available_bytes}'
+  venice nodes --json | jq '.[] | select(.forged + .replayed + .unsealed > 0)'
   venice nodes --monitor 10.0.0.1:7470
 
 Empty columns are omitted: role without pool nodes; pressure unless a node is short of memory. A
@@ -122,7 +123,7 @@ pub(super) const HELP_LINKS: &str = "\
 EXAMPLES:
   venice links
   venice links --json | jq 'max_by(.latency_us)'
-  venice links --json | jq '.[] | select(.forged + .replayed + .unsealed > 0)'
+  venice links --json | jq '.[] | select(.loss_ratio > 0)'
 
 LATENCY is a round trip, TRAFFIC the present rate in both directions. Port hop is a link between the
 relays of two neighbours. The last lines are the recipients of grants, as their donors see them;

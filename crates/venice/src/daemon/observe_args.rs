@@ -9,7 +9,8 @@ pub struct ObserveArgs {
     /// Address to serve /metrics (Prometheus), /healthz and /readyz at over HTTP, for example
     /// 127.0.0.1:9470; port 0 takes a free one. Everybody who reaches it reads the names of nodes
     /// and users [default: none]
-    #[arg(long, value_name = "ADDR", env = "VENICE_METRICS", value_parser = crate::host_port::check)]
+    #[arg(long, value_name = "ADDR", env = "VENICE_METRICS")]
+    #[arg(value_parser = crate::host_port::check_metrics)]
     metrics: Option<String>,
     #[command(flatten)]
     pub log: LogArgs,

@@ -5,7 +5,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use venice_control::client::{EventWatch, MonitorClient};
-use venice_control::{ControlError, EventBatch, EventPosition, EventRequest, EventRow, RackError};
+use venice_control::{
+    ControlError, EventBatch, EventPosition, EventRequest, EventRow, NodeRow, RackError,
+};
 use venice_recipient::local_rack::access;
 
 use super::PAUSE;
@@ -23,6 +25,11 @@ pub async fn kept(addr: &str, request: EventRequest) -> anyhow::Result<Vec<Event
         rows.extend(batch.rows);
     }
     Ok(rows)
+}
+
+/// Returns the nodes that the Monitor Node at `addr` knows.
+pub async fn nodes(addr: &str) -> Result<Vec<NodeRow>, ControlError> {
+    MonitorClient::connect(&access(addr)).await?.nodes().await
 }
 
 async fn open(addr: &str, request: EventRequest) -> Result<EventWatch, ControlError> {

@@ -33,6 +33,7 @@ pub fn what(row: &EventRow) -> String {
     let by = match (row.by.as_str(), row.kind.as_str()) {
         ("", _) => String::new(),
         (by, "transferred") => format!("from {by}"),
+        (by, "quota-set" | "quota-removed") => format!("by {by}"),
         (by, _) => format!("for {by}"),
     };
     let parts = [&grant, &resource, &row.purpose, &row.recipient, &by, &row.reason, &row.detail];

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use venice_control::{EventFilter, EventKind, EventRequest, EventRow};
+use venice_control::{ControlError, EventFilter, EventKind, EventRequest, EventRow};
 
 use crate::rack;
 use crate::registry::block_on;
-use venice_cli::terminal::{self, remark};
+use venice_cli::terminal::{self, printable, remark};
 
 /// Text below `venice events --help`.
 pub const HELP: &str = "\
@@ -113,6 +113,9 @@ impl Printer {
             return Err(error);
         }
         failed.iter().for_each(|error| remark(format!("venice: {error:#}")));
+        if rows.is_empty() {
+            explain_nothing(addrs, &request).await?;
+        }
         rows.sort_by_key(|(_, row)| row.time_ms);
         self.head()?;
         rows.iter().try_for_each(|(addr, row)| self.row(addr, row))
@@ -120,6 +123,10 @@ impl Printer {
 
     /// Prints events as they come; returns only an error.
     async fn follow(&self, addrs: &[&str], request: EventRequest) -> anyhow::Result<()> {
+        let node = &request.filter.node;
+        if is_unknown(addrs, node).await {
+            remark(format!("venice: {}", ControlError::UnknownNode(node.clone())));
+        }
         let mut followed = Followed::start(addrs, &request);
         self.head()?;
         loop {
@@ -177,8 +184,46 @@ impl Printer {
             false => String::new(),
         };
         let line = format!("{monitor}{time:<20}  {kind:<15}  {node:<8}  {owner:<14}  {what}");
-        terminal::printable(line.trim_end())
+        printable(line.trim_end())
     }
+}
+
+/// Explains that no event is of the wanted node or user: the name may be mistyped.
+///
+/// # Errors
+/// The rack has no such node.
+async fn explain_nothing(addrs: &[&str], request: &EventRequest) -> anyhow::Result<()> {
+    let EventFilter { node, user, .. } = &request.filter;
+    if is_unknown(addrs, node).await {
+        return Err(ControlError::UnknownNode(node.clone()).into());
+    }
+    let wanted = [("node", node), ("user", user)].into_iter().filter(|(_, name)| !name.is_empty());
+    let wanted: Vec<_> = wanted.map(|(what, name)| format!("{what} {}", printable(name))).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let filter = EventFilter { node: String::new(), user: String::new(), ..request.filter.clone() };
+    let others = EventRequest { filter, ..request.clone() };
+    let mut count = 0;
+    for addr in addrs {
+        count += follow::kept(addr, others.clone()).await.map_or(0, |rows| rows.len());
+    }
+    let wanted = wanted.join(" and ");
+    remark(format!("venice: none of the {count} other events that you may see is of {wanted}"));
+    Ok(())
+}
+
+/// True if a Monitor Node answers and does not know the node.
+async fn is_unknown(addrs: &[&str], node: &str) -> bool {
+    if node.is_empty() {
+        return false;
+    }
+    for addr in addrs {
+        if let Ok(nodes) = follow::nodes(addr).await {
+            return nodes.iter().all(|row| row.name != node);
+        }
+    }
+    false
 }
 
 fn dash(text: &str) -> String {

@@ -1,5 +1,6 @@
 //! `venice init`: founds a rack.
 
+use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -66,12 +67,22 @@ struct Made {
     store: Option<String>,
 }
 
+/// Checks that this machine can listen at the address, which the Monitor Node will do.
+fn check_resolves(address: &str) -> anyhow::Result<()> {
+    let Err(error) = address.to_socket_addrs() else { return Ok(()) };
+    Err(usage(format!(
+        "--address {address}: this machine does not know that name ({error}): use one of its addresses, \
+         or enter the name in DNS or /etc/hosts"
+    )))
+}
+
 /// Creates the rack's authority and the first token.
 pub fn execute(args: &InitArgs) -> anyhow::Result<i32> {
     if args.state_dir.exists() && !args.state_dir.is_dir() {
         let dir = args.state_dir.display();
         return Err(usage(format!("--state-dir {dir} is not a directory: give another one")));
     }
+    check_resolves(&args.address)?;
     if Authority::exists(&args.state_dir.join(IDENTITY_DIR)) {
         let dir = args.state_dir.display();
         bail!(

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use venice_control::client::MonitorIdentity;
 use venice_control::identity::CertificateInfo;
-use venice_control::{RefusedCounts, Revocation};
+use venice_control::{NodeRow, RefusedCounts, Revocation};
 use venice_recipient::local_rack::access;
 
 use super::rotate::{HELP as HELP_ROTATE, RotateArgs};
@@ -27,7 +27,7 @@ pub struct IdentityArgs {
     #[command(subcommand)]
     what: Option<IdentityCommand>,
     /// Print an object: you, expires_s, authority, monitor_expires_s (seconds since 1970), refused
-    /// (counts by reason), revoked (node, until_ms), rotation (former, begun_ms, not_renewed) or null
+    /// (counts by reason), revoked (node, until_ms, joined_again), rotation (former, begun_ms, not_renewed) or null
     #[arg(long)]
     json: bool,
 }
@@ -47,8 +47,16 @@ struct Shown {
     authority: String,
     monitor_expires_s: u64,
     refused: RefusedCounts,
-    revoked: Vec<Revocation>,
+    revoked: Vec<Revoked>,
     rotation: Option<Rotation>,
+}
+
+/// A revoked node, or one that has joined again since: its certificates of before are void.
+#[derive(Serialize)]
+struct Revoked {
+    node: String,
+    until_ms: u64,
+    joined_again: bool,
 }
 
 #[derive(Serialize)]
@@ -64,18 +72,25 @@ pub fn execute(args: &IdentityArgs, monitor: Option<&str>) -> anyhow::Result<i32
         return super::rotate(rotate, monitor);
     }
     let addr = rack::monitor_address(monitor)?;
-    let (said, monitor): (CertificateInfo, MonitorIdentity) = block_on(async {
-        let access = access(&addr);
-        let monitor = registry::gate(&addr).await?.show().await.map_err(told)?;
-        Ok((access.login.info().await.map_err(told)?, monitor))
-    })?;
+    let (said, monitor, nodes): (CertificateInfo, MonitorIdentity, Vec<NodeRow>) =
+        block_on(async {
+            let access = access(&addr);
+            let monitor = registry::gate(&addr).await?.show().await.map_err(told)?;
+            let nodes = registry::connect(&addr).await?.nodes().await?;
+            Ok((access.login.info().await.map_err(told)?, monitor, nodes))
+        })?;
+    let is_back = |node: &str| nodes.iter().any(|row| row.name == node && row.state != "revoked");
+    let revoked = monitor.revoked.into_iter().map(|Revocation { node, until_ms, .. }| {
+        let is_back = is_back(&node);
+        Revoked { node, until_ms, joined_again: is_back }
+    });
     let shown = Shown {
         you: said.caller.to_string(),
         expires_s: said.expires_s,
         authority: monitor.authority.to_string(),
         monitor_expires_s: monitor.expires_s,
         refused: monitor.refused,
-        revoked: monitor.revoked,
+        revoked: revoked.collect(),
         rotation: monitor.former.map(|former| Rotation {
             former: former.to_string(),
             begun_ms: monitor.rotated_ms,
@@ -86,8 +101,16 @@ pub fn execute(args: &IdentityArgs, monitor: Option<&str>) -> anyhow::Result<i32
         return terminal::say_json(&shown).map(|()| 0);
     }
     let role = if said.caller.is_admin() { ", an administrator" } else { "" };
-    let out: Vec<&str> = shown.revoked.iter().map(|it| it.node.as_str()).collect();
-    let out = if out.is_empty() { "none".to_string() } else { out.join(", ") };
+    let names = |of: bool| -> String {
+        let those = shown.revoked.iter().filter(|it| it.joined_again == of);
+        those.map(|it| it.node.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let out = match (names(false), names(true)) {
+        (out, back) if out.is_empty() && back.is_empty() => "none".to_owned(),
+        (out, back) if back.is_empty() => out,
+        (out, back) if out.is_empty() => format!("none now; joined again since: {back}"),
+        (out, back) => format!("{out}; joined again since: {back}"),
+    };
     terminal::say(format!(
         "you         {}{role}; certificate valid for {}\n\
          monitor     {addr}; certificate valid for {}\n\

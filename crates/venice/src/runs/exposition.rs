@@ -53,8 +53,13 @@ pub fn text(rows: &[RunRow]) -> String {
     );
     metrics.gauges(
         "venice_program_missing_replica_slabs",
-        "Slabs of the run that lack a copy, or a fragment",
-        each(&|row| Some(row.short_slabs as f64)),
+        "Slabs of the run that lack a copy, or a fragment, and can be read",
+        each(&|row| Some(row.short_slabs.saturating_sub(row.lost_slabs) as f64)),
+    );
+    metrics.gauges(
+        "venice_program_lost_slabs",
+        "Slabs of the run that are lost: no copy is left, or too few fragments",
+        each(&|row| Some(row.lost_slabs as f64)),
     );
     metrics.gauges(
         "venice_program_lost_donors",

@@ -46,6 +46,7 @@ impl Watched for Swapped {
             donors: device.donors,
             replicas: device.copies.replicas(),
             short_slabs: device.copies.short_slabs,
+            lost_slabs: device.copies.lost_slabs,
             missing: device.copies.missing(),
             lost_donors: device.copies.lost_donors,
             request_us: Some((device.request_p50_us, device.request_p99_us)),

@@ -21,6 +21,10 @@ const KEY_WAIT: Duration = Duration::from_millis(200);
 const SMALL: u16 = 7;
 /// Widest column but the last.
 const WIDEST: usize = 28;
+/// Least width of a last column of text that is longer.
+const LEAST_TEXT: usize = 16;
+/// Blanks between columns.
+const SPACING: u16 = 2;
 const KEYS: &str = "q quit  p pause  s sort grants  up/down scroll grants  h help";
 const HELP: &str = "\
 q, Esc, Ctrl-C   quit
@@ -213,40 +217,37 @@ impl Screen {
     }
 
     fn render_section(&self, frame: &mut Frame, area: Rect, section: Section) {
-        let Section { title, columns, rows } = section;
         let [head, body] =
             Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
-        frame.render_widget(TextLine::from(title).style(Modifier::REVERSED), head);
+        let Section { title, columns, rows } = section;
         let rows: Vec<(Vec<String>, bool)> = rows
             .into_iter()
             .take(usize::from(body.height))
             .map(|line| (line.cells.iter().map(|cell| printable(cell)).collect(), line.is_alarming))
             .collect();
-        let width = |at: usize| {
-            let cells = rows.iter().map(|(cells, _)| cells[at].chars().count());
-            cells.chain([columns[at].0.len()]).max().unwrap_or(0).min(WIDEST)
+        let widths = widths(&columns, &rows, usize::from(body.width));
+        let title = match columns.len() - widths.len() {
+            0 => title,
+            left_out => format!("{title} ({left_out} more columns in a wider terminal)"),
         };
-        let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-        let aligned = |at: usize, cell: &str| match columns[at].1 {
-            Align::Right => format!("{cell:>0$}", widths[at]),
+        frame.render_widget(TextLine::from(title).style(Modifier::REVERSED), head);
+        let aligned = |&(at, width): &(usize, usize), cell: &str| match columns[at].1 {
+            Align::Right => format!("{cell:>width$}"),
+            Align::Left if cell.chars().count() > width => {
+                cell.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+            }
             Align::Left => cell.to_owned(),
         };
         let row = |(cells, is_alarming): &(Vec<String>, bool)| {
-            let cells = cells.iter().enumerate().map(|(at, cell)| aligned(at, cell));
+            let cells = widths.iter().map(|column| aligned(column, &cells[column.0]));
             let style = if *is_alarming { self.alarm() } else { Style::default() };
             Row::new(cells.collect::<Vec<_>>()).style(style)
         };
-        let titles = columns.iter().enumerate();
-        let titles = titles.map(|(at, (title, _))| aligned(at, &title.to_uppercase()));
-        let last = widths.len() - 1;
-        let constraint = |(at, width): (usize, &usize)| match at == last {
-            true => Constraint::Fill(1),
-            false => Constraint::Length(u16::try_from(*width).unwrap_or(u16::MAX)),
-        };
-        let constraints: Vec<_> = widths.iter().enumerate().map(constraint).collect();
-        let table = Table::new(rows.iter().map(row).collect::<Vec<_>>(), constraints)
+        let titles = widths.iter().map(|it| aligned(it, &columns[it.0].0.to_uppercase()));
+        let lengths = widths.iter().map(|(_, width)| u16::try_from(*width).unwrap_or(u16::MAX));
+        let table = Table::new(rows.iter().map(row).collect::<Vec<_>>(), lengths)
             .header(Row::new(titles.collect::<Vec<_>>()).style(Modifier::BOLD))
-            .column_spacing(2);
+            .column_spacing(SPACING);
         frame.render_widget(table, body);
     }
 
@@ -256,6 +257,35 @@ impl Screen {
             false => Style::from(Modifier::BOLD),
         }
     }
+}
+
+/// Returns the columns that fit into a line, and their widths. A last column of text takes what is
+/// left, and is shown before those to its left.
+fn widths(
+    columns: &[(&str, Align)],
+    rows: &[(Vec<String>, bool)],
+    line: usize,
+) -> Vec<(usize, usize)> {
+    let whole = |at: usize| {
+        let cells = rows.iter().map(|(cells, _)| cells[at].chars().count());
+        cells.chain([columns[at].0.len()]).max().unwrap_or(0)
+    };
+    let (last, text) =
+        (columns.len() - 1, usize::from(columns[columns.len() - 1].1 == Align::Left));
+    let least = |at: usize| whole(at).min(if at == last { LEAST_TEXT } else { WIDEST });
+    let mut shown: Vec<(usize, usize)> = (0..=last).map(|at| (at, least(at))).collect();
+    let taken = |shown: &[(usize, usize)]| -> usize {
+        let spaced = shown.iter().map(|(_, width)| width + usize::from(SPACING));
+        spaced.sum::<usize>() - usize::from(SPACING)
+    };
+    while taken(&shown) > line && shown.len() > 2 {
+        shown.remove(shown.len() - 1 - text);
+    }
+    let free = line.saturating_sub(taken(&shown));
+    if let Some((at, width)) = shown.last_mut().filter(|(at, _)| *at == last) {
+        *width = whole(*at).min(*width + free);
+    }
+    shown
 }
 
 #[cfg(test)]

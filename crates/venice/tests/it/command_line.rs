@@ -9,14 +9,37 @@ use std::process::{Command, Stdio};
 use crate::common::{self, Place};
 
 #[test]
+fn empty_variable_counts_as_unset() {
+    let place = Place::new();
+    // Missing files: they are found out after the variables.
+    let config = ["--config", "/no/such"];
+    let daemons = ["monitor", "agent", "router"].map(|daemon| (daemon, config));
+    for (daemon, words) in daemons.into_iter().chain([("helper", ["--socket", "/no/such/s"])]) {
+        let help = place.venice(&[daemon, "--help"]).expect(0).out.replace('\n', " ");
+        let named = help.split("[env:").skip(1).filter_map(|rest| rest.split_once("=]"));
+        let variables: Vec<&str> = named.map(|(name, _)| name.trim()).collect();
+        assert!(variables.contains(&"VENICE_LOG_FORMAT"), "{daemon}: {variables:?}");
+        let mut command = place.command(&[&[daemon], &words[..]].concat());
+        command.envs(variables.iter().map(|name| (name, "")));
+        let said = common::finish(command, &words);
+        assert!(said.complaint().contains("/no/such"), "{}", said.err);
+    }
+    let mut command = place.command(&["up", "--nodes", "1", "--lend", "lots"]);
+    command.envs([("VENICE_LOG_FORMAT", ""), ("VENICE_LOG", "")]);
+    let said = common::finish(command, &["up"]).expect(2);
+    assert!(said.complaint().contains("lots"), "{}", said.err);
+}
+
+#[test]
 fn usage_error_is_one_line() {
     let place = Place::new();
-    let mistakes: [&[&str]; 38] = [
+    let mistakes: [&[&str]; 39] = [
         &["up", "--lend", "lots"],
         &["up", "--lend", "1MiB"],
         &["up", "--lend", "-5"],
         &["init", "--address", "0.0.0.0:7470"],
         &["init", "--address", "10.0.0.1:0"],
+        &["init", "--address", "no-such-host.invalid:7470"],
         &["get", "gpu"],
         &["agent", "--lend", "16MiB", "--shm-socket", "/no/such/s"],
         &["up", "--nodes", "0"],

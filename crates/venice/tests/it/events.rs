@@ -1,6 +1,6 @@
 //! `venice events` over real racks.
 
-use std::fs;
+use std::fs::{self, File};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -83,12 +83,21 @@ fn life_of_grants_is_followed() {
     assert_eq!(of("refused")["reason"], "no-room");
     assert_eq!(of("lost")["node"], "node1");
     assert_eq!(of("quota-set")["owner_user"], "ada");
+    assert!(of("quota-set")["by"].as_str().unwrap().contains('@'), "{}", of("quota-set"));
     // The list has the same, as lines for people.
     let shown = place.venice(&["events", "--kind", "lost,node-down", "--node", "node1"]).expect(0);
     assert_eq!(shown.out.lines().count(), 3, "{}", shown.out);
     assert!(shown.out.contains("grant ") && shown.out.contains("memory 16MiB"), "{}", shown.out);
-    let none = place.venice(&["events", "--user", "nobody-else", "--json"]).expect(0).out;
-    assert_eq!(none, "");
+    let none = place.venice(&["events", "--user", "nobody-else", "--json"]).expect(0);
+    assert!(none.out.is_empty() && none.complaint().contains("is of user nobody-else"), "{none:?}");
+    let none = place.venice(&["events", "--node", "node2", "--kind", "lost"]).expect(0);
+    assert!(none.complaint().contains("none of the 1 other events"), "{none:?}");
+    let none = place.venice(&["events", "--node", "nodeX"]).expect(1);
+    assert!(none.complaint().contains("no node named nodeX"), "{none:?}");
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let full = place.command(&["events"]).stdout(full).output().unwrap();
+    let said = String::from_utf8_lossy(&full.stderr);
+    assert!(said.contains("writing to standard output: "), "{said}");
     let wrong = place.venice(&["events", "--kind", "grants"]).expect(2);
     assert!(wrong.err.contains("expected one of monitor-started"), "{}", wrong.err);
 }

@@ -4,11 +4,9 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::thread;
-use std::time::Duration;
+use std::process::Command;
 
-use crate::common::{self, Daemon, Place, exists, is_root, skipped, wait, wait_until};
+use crate::common::{self, Daemon, Place, exists, is_root, skipped, wait_until};
 use crate::metrics::get;
 use rustix::process::Signal;
 
@@ -70,23 +68,19 @@ impl Monitor<'_> {
         fs::read_to_string(self.place.file("monitor.log")).unwrap()
     }
 
-    /// Sets quotas of users of that name until the disk is full; returns how many were set, and the
-    /// waiting command.
-    fn set_until_full(&self, name: &str) -> (u64, Child) {
+    /// Sets quotas of users of that name until the disk is full; returns how many were set. The call
+    /// that fills the disk is told, and completed once there is room.
+    fn set_until_full(&self, name: &str) -> u64 {
         for number in 0.. {
             let user = format!("{name}{number}{}", "x".repeat(50));
             let words = ["quota", "set", &user, "memory=1GiB", "--monitor", &self.addr];
-            let told = self.log().matches("no room for the store").count();
-            let mut child = self.place.command(&words).spawn().unwrap();
-            let is_over = |child: &mut Child| child.try_wait().unwrap().is_some();
-            let is_full = || self.log().matches("no room for the store").count() > told;
-            wait_until("it is set, or there is no room", || is_over(&mut child) || is_full());
-            // After a reopen, the store sometimes finds free space in its own file.
-            thread::sleep(Duration::from_secs(if is_full() { 3 } else { 0 }));
-            if !is_over(&mut child) {
-                return (number, child);
+            let said = self.place.venice(&words);
+            if said.code() != 0 {
+                let why = said.complaint();
+                assert!(why.contains("no room for the store"), "{why}");
+                assert!(why.contains("completed once there is room"), "{why}");
+                return number;
             }
-            assert!(child.wait().unwrap().success());
         }
         unreachable!("numbers do not end");
     }
@@ -112,7 +106,7 @@ fn full_disk_blocks_changes_only() {
     let mut daemon = monitor.start();
 
     disk.fill();
-    let (set, mut waiting) = monitor.set_until_full("first");
+    let set = monitor.set_until_full("first");
     assert!(daemon.0.try_wait().unwrap().is_none(), "it ended");
     // Meanwhile reads are answered, and changes report the problem.
     assert!(monitor.quotas("first") >= set);
@@ -124,19 +118,15 @@ fn full_disk_blocks_changes_only() {
     disk.make_room();
     wait_until("it goes on", || monitor.log().contains("the store has room again"));
     wait_until("it is ready", || monitor.readiness().0 == 200);
-    // The waiting command may have given up before.
-    let was_set = wait(&mut waiting, &["quota"]).success();
-    assert!(monitor.quotas("first") >= set + u64::from(was_set));
+    assert_eq!(monitor.quotas("first"), set + 1);
 
     // Acknowledged changes survive a kill; a Monitor Node that waits for room ends on request.
     disk.fill();
-    let (more, mut waiting) = monitor.set_until_full("second");
+    let more = monitor.set_until_full("second");
     assert_eq!(daemon.stop(Signal::TERM), Some(0));
-    let was_set = wait(&mut waiting, &["quota"]).success();
     disk.make_room();
     let mut daemon = monitor.start();
-    assert!(
-        monitor.quotas("first") >= set && monitor.quotas("second") >= more + u64::from(was_set)
-    );
+    assert_eq!(monitor.quotas("first"), set + 1);
+    assert!(monitor.quotas("second") >= more);
     assert_eq!(daemon.stop(Signal::TERM), Some(0));
 }

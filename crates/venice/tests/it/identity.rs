@@ -4,7 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::common::{Place, wait_until};
+use crate::common::{Place, pid, signal, wait_until};
+use rustix::process::Signal;
 use venice_control::client::{Access, AgentClient, EnrolmentClient, Login, MonitorClient};
 use venice_control::identity::{Authority, Credential, Holder, KeyPem, Lifetimes};
 use venice_control::{AllocationRequest, Caller, ControlError, LeaseState, User, Want};
@@ -287,6 +288,21 @@ fn program_uses_its_racks_socket() {
     assert_eq!(other.ask(login).unwrap(), 1);
     let refused = one.ask(Login::at_sockets(vec![socket(&other)]));
     assert!(matches!(refused, Err(ControlError::WrongPeer { .. })), "{refused:?}");
+}
+
+#[test]
+fn left_behind_agent_is_told_to_join() {
+    let rack = Rack::new();
+    let place = &rack.place;
+    let agent = pid(&place.status()["agents"][0]);
+    signal(agent, Signal::STOP);
+    place.venice(&["identity", "rotate"]).expect(0);
+    place.venice(&["identity", "rotate", "--finish", "--force"]).expect(0);
+    signal(agent, Signal::CONT);
+    wait_until("the agent says that its authority is retired", || {
+        let log = rack.log("node1");
+        log.contains("that authority was retired") && log.contains("`venice join TOKEN`")
+    });
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod cuda_hostile;
 mod daemons;
 mod dashboards;
 mod devices;
+mod documents;
 mod drain;
 mod events;
 mod forecast;

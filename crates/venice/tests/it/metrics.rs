@@ -189,6 +189,7 @@ fn programs_become_metrics() {
         let value = |name: &str| metrics.value(name, &labels);
         value("venice_program_borrowed_bytes") == row["borrowed_bytes"].as_f64()
             && value("venice_program_missing_replica_slabs") == Some(0.0)
+            && value("venice_program_lost_slabs") == Some(0.0)
             && value("venice_program_faults_total").is_some()
     });
 }
@@ -202,12 +203,18 @@ fn health_tells_why_not_ready() {
         wait_until("it is ready", || get(&addr, "/readyz") == (200, "ready\n".to_owned()));
         assert_eq!(get(&addr, "/other").0, 404);
     }
-    rack.monitors[0].kill();
     let addr = rack.agents[0].metrics_addr();
-    wait_until("the agent misses its Monitor Node", || get(&addr, "/readyz").0 == 503);
-    let (_, why) = get(&addr, "/readyz");
-    assert!(why.contains("no Monitor Node has acknowledged a heartbeat"), "{why}");
+    rack.place.venice(&["node", "revoke", "node1"]).expect(0);
+    wait_until("the agent knows that it is revoked", || {
+        let (status, why) = get(&addr, "/readyz");
+        status == 503 && why.contains("was revoked") && why.contains("join again")
+    });
+    rack.monitors[0].kill();
+    wait_until("the agent misses its Monitor Node", || {
+        let (status, why) = get(&addr, "/readyz");
+        status == 503 && why.contains("no Monitor Node answers at")
+    });
     assert_eq!(get(&addr, "/healthz").0, 200, "the process works");
-    let addr = rack.place.venice(&["monitor", "--metrics", "nowhere"]).expect(2).err;
-    assert!(addr.contains("HOST:PORT"), "{addr}");
+    let said = rack.place.venice(&["agent", "--metrics", "nowhere"]).expect(2).err;
+    assert!(said.contains("HOST:PORT, for example 127.0.0.1:9470"), "{said}");
 }

@@ -205,10 +205,7 @@ fn silent_and_revoked_agents_get_advice() {
         let all = said.out.clone() + &said.err;
         assert!(all.contains("venice token new --node node2"), "{said:?}");
     }
-    let token = place.venice(&["token", "new", "--node", "node2"]).expect(0).out;
-    let identity = place.run_dir().join("node2/identity");
-    let identity = identity.to_str().unwrap();
-    place.venice(&["join", "--name", "node2", "--identity", identity, token.trim()]).expect(0);
+    join_again(&place, "node2");
     common::wait_until("it is in again", || state() == "up");
 }
 
@@ -221,6 +218,24 @@ fn rack_restarts_without_revoked_node() {
     let said = place.venice(&["up"]).expect(0);
     assert!(said.err.contains("venice token new --node node2"), "{said:?}");
     assert_eq!(agents(&place.status())[0]["state"], "up");
+    // Its running agent takes up the certificate of its second join, and is a full member.
+    join_again(&place, "node2");
+    common::wait_until("it is in again", || agents(&place.status())[1]["state"] == "up");
+    let shown = place.venice(&["identity", "--json"]).expect(0).json();
+    assert_eq!(shown["revoked"][0]["joined_again"], true, "{shown}");
+    common::kill(pid(&place.status()["monitor"]));
+    let said = place.venice(&["up"]).expect(0);
+    assert!(!said.err.contains("revoked"), "{said:?}");
+    let nodes = place.venice(&["place", "16MiB", "--json"]).expect(0).out;
+    assert!(nodes.contains("node2"), "{nodes}");
+}
+
+/// Joins a revoked node's machine again, with a token for that name.
+fn join_again(place: &Place, node: &str) {
+    let token = place.venice(&["token", "new", "--node", node]).expect(0).out;
+    let identity = place.run_dir().join(node).join("identity");
+    let identity = identity.to_str().unwrap();
+    place.venice(&["join", "--name", node, "--identity", identity, token.trim()]).expect(0);
 }
 
 /// `venice up` is killed before it records addresses and one of its nodes.

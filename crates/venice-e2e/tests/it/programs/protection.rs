@@ -220,9 +220,9 @@ fn attacker_without_key_does_no_harm() {
     client.check_all(&keys, |_| generation);
 
     let dropped = wait_for("the dropped datagrams to be told", LIMIT, || {
-        let links = rack.json(&["links"]);
-        let to_node1 = |row: &&Value| row["to"] == "node1";
-        let row = links.as_array().unwrap().iter().find(to_node1)?.clone();
+        let nodes = rack.json(&["nodes"]);
+        let is_node1 = |row: &&Value| row["name"] == "node1";
+        let row = nodes.as_array().unwrap().iter().find(is_node1)?.clone();
         assert_ne!(row["protection"], "plain", "{row}");
         let counts = counts(&row);
         counts.iter().all(|count| *count >= 80).then_some(counts)

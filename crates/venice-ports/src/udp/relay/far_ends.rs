@@ -10,6 +10,7 @@ use venice_wire::{Endpoint, NodeId, PacketAddr, SEALED_HEADER_BYTES, SealedHeade
 
 use crate::seal::{Dropped, Opener, SealKeys, Sealer, SessionId};
 use crate::udp::reassembly::Reassembly;
+use crate::udp::senders::end_forgotten;
 use crate::udp::traffic::{Traffic, TrafficTable};
 
 /// Senders remembered, for each link of the target.
@@ -104,9 +105,7 @@ impl FarEnds {
     /// Ends the links of far ends that are forgotten: nobody can answer or ask over them any more.
     pub(super) fn end_links_of_forgotten(&mut self, target: &mut Target) {
         let Self::Sealed { keys, opener } = self else { return };
-        for session in opener.drain_forgotten(&**keys) {
-            target.end_peer(PeerAddr(session.0));
-        }
+        end_forgotten(opener, &**keys, target);
     }
 
     /// Publishes the traffic since the last call.

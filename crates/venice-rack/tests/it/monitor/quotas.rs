@@ -14,7 +14,11 @@ fn of_owner() -> QuotaFor {
 impl Rack {
     fn allow(&mut self, of: QuotaFor, slabs: Option<u64>) -> Result<(), RackError> {
         let bytes = slabs.map(|slabs| slabs * SLAB_BYTES);
-        self.core.handle_set_quota(Token(7), QuotaRecord { of, limits: Limits::of_memory(bytes) });
+        self.core.handle_set_quota(
+            Token(7),
+            QuotaRecord { of, limits: Limits::of_memory(bytes) },
+            "root@h",
+        );
         done(self.actions())
     }
 
@@ -68,7 +72,7 @@ fn requested_copies_count_immediately() {
     assert_eq!(rack.ask_over(7, 1, 1), Some((6, 6)));
     rack.allow(of_owner(), None).unwrap();
     assert_eq!(rack.ask_over(8, 1, 1), None);
-    rack.core.handle_remove_quota(Token(7), of_owner());
+    rack.core.handle_remove_quota(Token(7), of_owner(), "root@h");
     done(rack.actions()).unwrap();
     assert_eq!(rack.ask_over(9, 1, 1), Some((7, 0)));
 }
@@ -123,7 +127,7 @@ fn invalid_quotas_are_refused() {
         bad(rack.allow(QuotaFor::User(name.to_owned()), Some(1)), "control characters");
     }
     for (of, why) in [(of_owner(), "alice has no quota"), (QuotaFor::Others, "no default quota")] {
-        rack.core.handle_remove_quota(Token(7), of);
+        rack.core.handle_remove_quota(Token(7), of, "root@h");
         bad(done(rack.actions()), why);
     }
 }

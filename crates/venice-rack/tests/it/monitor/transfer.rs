@@ -103,7 +103,7 @@ impl Rack {
     fn limit(&mut self, user: &str, slabs: u64) {
         let limits = Limits::of_memory(Some(slabs * SLAB_BYTES));
         let of = QuotaFor::User(user.to_owned());
-        self.core.handle_set_quota(Token(7), QuotaRecord { of, limits });
+        self.core.handle_set_quota(Token(7), QuotaRecord { of, limits }, "root@h");
         self.actions();
     }
 

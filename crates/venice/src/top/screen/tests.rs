@@ -113,6 +113,26 @@ fn frame_has_all_sections() {
 }
 
 #[test]
+fn narrow_screen_shows_whole_columns() {
+    let wide = drawn(&screen(), 140, 30).join("\n");
+    assert!(!wide.contains("more columns"), "{wide}");
+    for width in 40..140 {
+        let lines = drawn(&screen(), width, 30);
+        let text = lines.join("\n");
+        let head = |title: &str| -> Vec<String> {
+            let at = lines.iter().position(|line| line.starts_with(title)).unwrap();
+            lines[at + 1].split_whitespace().map(str::to_owned).collect()
+        };
+        let (nodes, grants) = (head("NODES"), head("GRANTS"));
+        assert!(nodes.starts_with(&["NAME".to_owned(), "STATE".to_owned()]), "{text}");
+        assert_eq!((&*grants[0], &*grants[grants.len() - 1]), ("ID", "PURPOSE"), "{text}");
+        // No head of the full table is cut.
+        let all = wide.split_whitespace().collect::<Vec<_>>();
+        assert!(nodes.iter().chain(&grants).all(|it| all.contains(&&**it)), "{text}");
+    }
+}
+
+#[test]
 fn keys_change_the_view() {
     let mut screen = screen();
     assert_eq!(screen.press(key(KeyCode::Char('s'))), Outcome::Go);

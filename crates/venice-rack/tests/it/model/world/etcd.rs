@@ -120,8 +120,8 @@ impl World {
             PendingCall::Deregister(node, instance) => {
                 core.handle_deregister(now_ns, token, node, instance);
             }
-            PendingCall::SetQuota(quota) => core.handle_set_quota(token, quota),
-            PendingCall::RemoveQuota(of) => core.handle_remove_quota(token, of),
+            PendingCall::SetQuota(quota) => core.handle_set_quota(token, quota, "root@h"),
+            PendingCall::RemoveQuota(of) => core.handle_remove_quota(token, of, "root@h"),
         }
     }
 
