@@ -88,11 +88,7 @@ pub(super) struct Entered {
     pub(super) monitor: String,
 }
 
-async fn enter(
-    path: &Path,
-    user: Option<UserIds>,
-    until: Instant,
-) -> Result<Entered, SocketError> {
+async fn enter(path: &Path, user: Option<UserIds>, until: Instant) -> Result<Entered, SocketError> {
     let late = |_| SocketError::Late(Standstill::Unknown);
     let stream = timeout_at(until, connect(path, user)).await.map_err(late)?;
     let stream = stream.map_err(|error| SocketError::connecting(&error))?;

@@ -70,6 +70,16 @@ impl Login {
         Self(Arc::new(Source::Sockets { paths, user: Some(user), issued: Mutex::default() }))
     }
 
+    /// True if it is another user's: what it allocates is bound to the caller ([`Owner`]).
+    ///
+    /// [`Owner`]: venice_rack::caller::Owner
+    pub(super) fn is_of_another(&self) -> bool {
+        match &*self.0 {
+            Source::Sockets { user, .. } => user.is_some(),
+            Source::Nobody(_) | Source::Held(_) => false,
+        }
+    }
+
     /// Longest time to obtain the credential.
     pub(super) fn patience(&self) -> Duration {
         match &*self.0 {
@@ -94,8 +104,7 @@ impl Login {
 
     /// Returns the next credential to show, from sockets that are not `tried`.
     pub(super) async fn next(&self, shown: &Shown, tried: &mut Vec<usize>) -> Option<Shown> {
-        let (Source::Sockets { paths, user, .. }, Some((at, _))) = (&*self.0, &shown.issued)
-        else {
+        let (Source::Sockets { paths, user, .. }, Some((at, _))) = (&*self.0, &shown.issued) else {
             return None;
         };
         tried.push(*at);

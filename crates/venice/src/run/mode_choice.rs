@@ -7,8 +7,8 @@ use std::path::Path;
 use clap::ValueEnum;
 use venice_memory::paged::{Uffd, sys};
 
-use super::requirements::option_outside;
 use super::program::{self, NoShim};
+use super::requirements::option_outside;
 use super::{Mode, RunArgs, emulated_link, imports, port};
 use crate::rack;
 use crate::swap;

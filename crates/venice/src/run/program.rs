@@ -90,7 +90,9 @@ fn check_elf(path: &Path, head: &[u8]) -> anyhow::Result<()> {
     match loader(head) {
         Some(loader) if loader.ends_with(LOADER) => Ok(()),
         Some(loader) => Err(NoShim {
-            what: format!("{shown} uses the loader {loader}, but the shim needs glibc's ({LOADER})"),
+            what: format!(
+                "{shown} uses the loader {loader}, but the shim needs glibc's ({LOADER})"
+            ),
             other: "a build for glibc",
         }
         .into()),

@@ -9,9 +9,9 @@ use anyhow::{Context, anyhow, bail};
 use venice_cli::terminal::remark;
 use venice_recipient::local_rack::swap_helper;
 
-use super::super::{Status, tell_of_queue};
 use super::super::session::{GroupState, later};
 use super::super::wants::Wants;
+use super::super::{Status, tell_of_queue};
 use super::messages::{Answer, Channel, Question};
 
 /// Timeout of a check.
@@ -112,7 +112,9 @@ fn connect() -> anyhow::Result<Channel> {
     const REMEDY: &str = "ask the administrator to start venice-swap-helper, and to have you in its \
                           group (venice), or run as root";
     let Some(path) = swap_helper() else {
-        bail!("kernel swap needs root, or this machine's swap helper, and there is none for this user: {REMEDY}");
+        bail!(
+            "kernel swap needs root, or this machine's swap helper, and there is none for this user: {REMEDY}"
+        );
     };
     let shown = path.display();
     Channel::connect(&path).map_err(|error| match error.kind() {

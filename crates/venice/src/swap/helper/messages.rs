@@ -18,9 +18,9 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::super::Status;
 use super::super::session::GroupState;
 use super::super::wants::Wants;
-use super::super::Status;
 
 /// Longest message, in bytes; the kernel's own bound on packets is higher.
 const LONGEST: usize = 128 << 10;

@@ -26,17 +26,15 @@ use rustix::net::SocketFlags;
 use rustix::thread::CapabilitySet;
 use venice_cli::log::LogArgs;
 use venice_memory::paged::helper::HelperSocket;
-use venice_recipient::local_rack::{
-    RUN_DIR_VARIABLE, SERVICE_SWAP_HELPER_DIR, SWAP_HELPER_SOCKET,
-};
+use venice_recipient::local_rack::{RUN_DIR_VARIABLE, SERVICE_SWAP_HELPER_DIR, SWAP_HELPER_SOCKET};
 use venice_swap::SwapError;
 
 pub use client::{HelperSession, check};
 pub use session_process::{SessionArgs, execute as session};
 
 use super::session::require_swap;
-use crate::doctor::has_capability;
 use crate::daemon::{HelperThread, check_socket_dir, group_id, make_socket_dir, run_daemon};
+use crate::doctor::has_capability;
 use crate::rack::RunDir;
 use messages::{Answer, Channel};
 
@@ -200,7 +198,8 @@ fn admitted(connection: OwnedFd, sessions: &[Running], settings: &Settings) -> O
         None
     };
     if sessions.iter().filter(|it| it.user == user).count() >= MOST_OF_USER {
-        let why = format!("you have {MOST_OF_USER} runs on swap on this machine, the most: end one");
+        let why =
+            format!("you have {MOST_OF_USER} runs on swap on this machine, the most: end one");
         return refuse(connection, why);
     }
     if sessions.len() >= MOST {

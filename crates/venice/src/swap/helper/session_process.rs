@@ -85,7 +85,12 @@ impl Desk<'_> {
             }
         };
         let attached = session.attached().clone();
-        tracing::info!(user = self.user.uid, device = attached.name, purpose = wants.purpose, "opened");
+        tracing::info!(
+            user = self.user.uid,
+            device = attached.name,
+            purpose = wants.purpose,
+            "opened"
+        );
         self.answer(Ok(Answer::Device(Box::new(attached))));
         loop {
             match self.channel.receive(None) {

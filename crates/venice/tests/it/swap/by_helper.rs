@@ -91,7 +91,11 @@ impl Members {
     /// Starts the program that swaps, and waits until it has filled its memory.
     fn filled(&self) -> Child {
         let program = self.pages().display().to_string();
-        filled(self.command_of(NOBODY, NOBODY, &[&RUN[..], &["--", &program, "24", "wait"]].concat()))
+        filled(self.command_of(
+            NOBODY,
+            NOBODY,
+            &[&RUN[..], &["--", &program, "24", "wait"]].concat(),
+        ))
     }
 
     /// The socket of the helper of `venice up`.
@@ -220,7 +224,10 @@ fn members_program_runs_on_swap() {
     let outgrown = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "16MiB", "--"];
     let program = members.pages().display().to_string();
     let outgrown = members.venice(&[&outgrown[..], &[&program, "32"]].concat());
-    assert!(outgrown.err.contains("16MiB of its swap device: give it more --remote"), "{outgrown:?}");
+    assert!(
+        outgrown.err.contains("16MiB of its swap device: give it more --remote"),
+        "{outgrown:?}"
+    );
     // The program is static.
     let auto = ["run", "--local", "8MiB", "--remote", "48MiB", "--", &program, "16"];
     let auto = members.venice(&auto).expect(0);
@@ -235,8 +242,18 @@ fn memory_is_granted_to_member() {
     let child = members.filled();
     let rows = members.place.venice(&["grants", "--json"]).expect(0).json();
     let rows = rows.as_array().unwrap();
-    assert!(!rows.is_empty() && rows.iter().all(|row| row["owner"] == "nobody"), "{rows:?}");
-    assert!(rows.iter().all(|row| row["purpose"].as_str().unwrap().ends_with("/pages")), "{rows:?}");
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["owner_user"] == "nobody"), "{rows:?}");
+    assert!(
+        rows.iter().all(|row| row["purpose"].as_str().unwrap().ends_with("/pages")),
+        "{rows:?}"
+    );
+
+    // Other programs' pages may lie there too.
+    let ids: Vec<String> = rows.iter().map(|row| row["id"].to_string()).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let words = [&["grants", "transfer"][..], &ids, &["--to", "daemon"]].concat();
+    let refused = members.venice(&words).expect(1);
+    assert!(refused.complaint().contains("is of a swap device"), "{refused:?}");
 
     let row = members.venice(&["ps", "--json"]).expect(0).json()[0].clone();
     assert_eq!((&row["mode"], &row["local_bytes"]), (&"swap".into(), &(8 << 20).into()), "{row}");
@@ -274,13 +291,15 @@ fn quota_bounds_members_swap() {
 fn one_copy_is_refused() {
     let Some(_alone) = can_swap("one_copy_is_refused") else { return };
     let members = Members::of_rack(1, "128MiB");
-    let refused = members.venice(&[&RUN[..], &["--copies", "1", "--", "true"]].concat()).expect(125);
+    let refused =
+        members.venice(&[&RUN[..], &["--copies", "1", "--", "true"]].concat()).expect(125);
     assert!(refused.complaint().contains("--copies 1 is too few"), "{refused:?}");
     let alone = members.venice(&[&RUN[..], &["--", "true"]].concat()).expect(125);
     assert!(alone.complaint().contains("keeps 2 copies at least"), "{alone:?}");
     // An operator may allow it.
     let socket = members.place.file("one.sock").display().to_string();
-    let words = ["swap", "helper", "--socket", &socket, "--socket-group", GROUP, "--least-copies", "1"];
+    let words =
+        ["swap", "helper", "--socket", &socket, "--socket-group", GROUP, "--least-copies", "1"];
     let _helper = Daemon::start(&members.place, &words);
     wait_until("the helper listens", || Path::new(&socket).exists());
     let words = [&RUN[..], &["--", "true"]].concat();
@@ -442,15 +461,19 @@ fn nonsense_is_refused() {
     }
     // One that goes away at once, or while it waits for room.
     drop(Connection::of(NOBODY, &socket));
+    let holding = Connection::of(NOBODY, &socket);
+    let held = wants_with("size", json!({ "Exactly": 48 << 20 }));
+    assert_eq!(holding.ask(&json!({ "Open": held }))["Device"]["state"], "up");
     let waiting = Connection::of(NOBODY, &socket);
     let wait = json!({ "wait_ms": 600_000, "rack_priority": 1, "preempt": false });
     let mut wants = wants_with("waiting", wait);
-    wants["size"] = json!({ "Exactly": 1u64 << 30 });
+    wants["size"] = json!({ "Exactly": 32 << 20 });
     waiting.send(json!({ "Open": wants }).to_string().as_bytes(), &[]);
     let queue = || members.place.venice(&["queue", "--json"]).expect(0).json();
-    wait_until("it waits", || queue().as_array().unwrap().len() == 1);
+    wait_until("a session waits", || queue().as_array().unwrap().len() == 1);
     drop(waiting);
-    wait_until("it waits no more", || queue().as_array().unwrap().is_empty());
+    wait_until("the wait is over", || queue().as_array().unwrap().is_empty());
+    drop(holding);
     members.expect_nothing_left();
     members_program_runs_small(&members);
 }
