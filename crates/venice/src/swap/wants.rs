@@ -60,7 +60,7 @@ impl Wants {
             let (least, most) = (ByteSize(LEAST_BYTES), ByteSize(MOST_BYTES));
             return Err(format!("--remote {} is not from {least} to {most}", ByteSize(bytes)));
         }
-        let most_copies = MOST_COPIES as u32;
+        let most_copies = MOST_COPIES;
         if self.copies.is_some_and(|copies| !(1..=most_copies).contains(&copies)) {
             return Err(format!("--copies is not from 1 to {most_copies}"));
         }

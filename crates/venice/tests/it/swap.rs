@@ -2,7 +2,7 @@
 
 pub mod anchored;
 pub mod bodies;
-mod by_helper;
+pub mod by_helper;
 mod go_program;
 mod moved_home;
 pub mod programs;

@@ -26,7 +26,9 @@ use rustix::net::SocketFlags;
 use rustix::thread::CapabilitySet;
 use venice_cli::log::LogArgs;
 use venice_memory::paged::helper::HelperSocket;
-use venice_recipient::local_rack::{RUN_DIR_VARIABLE, SERVICE_SWAP_HELPER_DIR, SWAP_HELPER_SOCKET};
+use venice_recipient::local_rack::{
+    RUN_DIR_VARIABLE, SERVICE_SWAP_HELPER_DIR, SWAP_HELPER_SOCKET, is_run_dir_set,
+};
 use venice_swap::SwapError;
 
 pub use client::{HelperSession, check};
@@ -224,6 +226,9 @@ fn spawn(connection: OwnedFd, settings: &Settings) -> anyhow::Result<Child> {
     }
     command.args(["swap", "session", "--least-copies", &settings.least_copies.to_string()]);
     command.current_dir("/").stdin(Stdio::from(connection)).stdout(Stdio::null());
-    command.env(RUN_DIR_VARIABLE, settings.run_dir.path());
+    // Unless it is named, sessions look for the rack in more places.
+    if is_run_dir_set() {
+        command.env(RUN_DIR_VARIABLE, settings.run_dir.path());
+    }
     command.spawn().context("starting a session")
 }

@@ -20,11 +20,10 @@ use venice_swap::cgroup::Hierarchy;
 use venice_testkit::process::ChildGuard;
 
 use super::can_swap;
-use super::programs::{Donors, ended_right, filled, grants, list, pages};
+use super::programs::{Donors, GROUP, ended_right, filled, grants, list, pages};
 use crate::common::{Daemon, Said, finish, kill, pid, runs, wait, wait_until};
 
-/// A group that Debian has, its number, and users who are in no other one.
-const GROUP: &str = "nogroup";
+/// A user whose number is the group's too, and one who is in no group by himself.
 const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
 
@@ -37,6 +36,12 @@ pub struct Members {
 impl Members {
     /// Starts a rack with the helper of its first agent.
     pub fn of_rack(nodes: u32, lend: &str) -> Members {
+        if venice_testkit::guest::is_inside() {
+            let members = Members::of(Donors::start(nodes, lend));
+            let run_dir = members.place.run_dir();
+            fs::set_permissions(run_dir, fs::Permissions::from_mode(0o755)).unwrap();
+            return members;
+        }
         let place = crate::common::Place::new();
         let words = ["up", "--lend", lend, "--socket-group", GROUP, "--nodes"];
         place.venice(&[&words[..], &[&nodes.to_string()]].concat()).expect(0);
@@ -44,15 +49,19 @@ impl Members {
     }
 
     fn of(place: Donors) -> Members {
-        let members = Members { venice: place.file("venice"), place };
-        let above = members.venice.parent().unwrap();
-        fs::set_permissions(above, fs::Permissions::from_mode(0o711)).unwrap();
-        // Where every user may read it.
-        let built = Path::new(env!("CARGO_BIN_EXE_venice"));
-        if fs::hard_link(built, &members.venice).is_err() {
-            fs::copy(built, &members.venice).unwrap();
-        }
+        let open = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let mut members = Members { venice: env!("CARGO_BIN_EXE_venice").into(), place };
+        open(members.pages().parent().unwrap(), 0o711);
         fs::copy(pages(), members.pages()).unwrap();
+        let mut test = Command::new("setpriv");
+        test.args(["--reuid=65534", "--clear-groups", "test", "-x"]).arg(&members.venice);
+        if !test.status().unwrap().success() {
+            let there = members.place.file("venice");
+            fs::copy(&members.venice, &there).unwrap();
+            members.venice = there;
+        }
         for user in [NOBODY, DAEMON] {
             let dir = members.session_dir(user);
             fs::create_dir(&dir).unwrap();
@@ -203,6 +212,71 @@ fn refusal(answer: &Value) -> &str {
     answer["Refused"].as_str().unwrap_or_else(|| panic!("{answer}"))
 }
 
+/// A cgroup of a user's session, below one for all of the user's.
+struct SessionGroup {
+    above: PathBuf,
+    own: PathBuf,
+}
+
+impl SessionGroup {
+    fn make() -> SessionGroup {
+        let hierarchy = Hierarchy::find().unwrap();
+        let above = hierarchy.mount().join(format!("vt-user-{}", std::process::id()));
+        let own = above.join("session");
+        fs::create_dir_all(&own).unwrap();
+        if let Hierarchy::V2(mount) = &hierarchy {
+            for folder in [mount, &above] {
+                fs::write(folder.join("cgroup.subtree_control"), "+memory +pids").unwrap();
+            }
+        }
+        SessionGroup { above, own }
+    }
+
+    /// Has a command start in it.
+    fn command(&self, inner: &Command) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(self.own.join("cgroup.procs"));
+        command.arg(inner.get_program()).args(inner.get_args()).current_dir("/");
+        command.envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        command
+    }
+}
+
+impl Drop for SessionGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.own);
+        let _ = fs::remove_dir(&self.above);
+    }
+}
+
+/// The limits of a user's session go on applying to the program.
+pub fn limits_of_session_stay(members: &Members) {
+    let session = SessionGroup::make();
+    let program = members.pages().display().to_string();
+    let words = [&RUN[..], &["--", &program, "24", "wait"]].concat();
+    let inner = members.command_of(NOBODY, NOBODY, &words);
+    let child = filled(session.command(&inner));
+    let made = groups();
+    let is_v1 = matches!(Hierarchy::find(), Some(Hierarchy::V1(_)));
+    let parent = if is_v1 { &session.own } else { &session.above };
+    assert_eq!(made.iter().map(|it| it.parent().unwrap()).collect::<Vec<_>>(), [parent]);
+    ended_right(child);
+    members.expect_nothing_left();
+    if !is_v1 {
+        fs::write(session.own.join("pids.max"), "100").unwrap();
+        let refused = finish(session.command(&inner), &words).expect(125);
+        assert!(refused.complaint().contains("would leave the limit"), "{refused:?}");
+        assert!(refused.complaint().contains("session/pids.max"), "{refused:?}");
+        members.expect_nothing_left();
+    }
+}
+
+#[test]
+fn session_limits_stay_in_force() {
+    let Some(_alone) = can_swap("session_limits_stay_in_force") else { return };
+    limits_of_session_stay(&Members::of_rack(2, "128MiB"));
+}
+
 /// A user's program swaps by the helper of a rack.
 pub fn members_program_runs(members: &Members) {
     let program = members.pages().display().to_string();
@@ -268,8 +342,13 @@ fn memory_is_granted_to_member() {
     for line in ["Uid:\t65534\t65534\t65534\t65534", "CapBnd:\t0000000000000000"] {
         assert!(status.contains(line), "{status}");
     }
-    let open = fs::read_dir(format!("/proc/{program}/fd")).unwrap().count();
-    assert_eq!(open, 3, "it inherits its standard streams alone");
+    let open = fs::read_dir(format!("/proc/{program}/fd")).unwrap();
+    let open: Vec<PathBuf> = open.map(|it| fs::read_link(it.unwrap().path()).unwrap()).collect();
+    let is_of_run = |to: &PathBuf| {
+        let to = to.to_string_lossy();
+        ["socket:", "anon_inode:", "cgroup"].iter().any(|kind| to.contains(kind))
+    };
+    assert!(!open.iter().any(is_of_run), "{open:?}");
     ended_right(child);
     members.expect_nothing_left();
 }
