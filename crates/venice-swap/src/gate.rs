@@ -10,7 +10,8 @@ use std::process::Command;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg,
+    socketpair,
 };
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::thread::set_no_new_privs;
@@ -35,11 +36,12 @@ impl Gate {
         let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         let (ours, theirs) = socketpair(kind.0, kind.1, kind.2, None)?;
         let mut command = Command::new(program);
+        // First: a process at the gate ends with its starter too.
+        kill_with_starter(&mut command);
         let wait = move || wait_at(&theirs).map_err(io::Error::from);
         // SAFETY: between fork and exec the closure makes system calls: it neither allocates nor
         // locks.
         unsafe { command.pre_exec(wait) };
-        kill_with_starter(&mut command);
         Ok((command, Gate(ours)))
     }
 
@@ -65,6 +67,13 @@ impl Gate {
     pub fn open(&self) {
         // Without a reader the process has ended.
         let _ = rustix::net::send(&self.0, &OPEN, SendFlags::NOSIGNAL);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        // Closing is not enough: the process at the gate has inherited this end.
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
     }
 }
 

@@ -35,7 +35,9 @@ impl UserProcess {
             Err(_) => return Err(refused("the descriptor names no process")),
         }
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()));
-        let pid = info.ok().and_then(|text| Pid::from_raw(field(&text, "Pid:")?.parse().ok()?));
+        // 0: of another namespace; -1: it has ended.
+        let pid = info.ok().and_then(|text| field(&text, "Pid:")?.parse().ok());
+        let pid = pid.filter(|pid: &i32| *pid > 0).and_then(Pid::from_raw);
         let pid = pid.ok_or(refused("it has ended, or is of another PID namespace"))?;
         let process = Self { pidfd, pid };
         // Twice: what the first look finds holds when the second reads the ids.

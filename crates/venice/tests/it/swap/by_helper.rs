@@ -119,7 +119,7 @@ impl Members {
     }
 }
 
-const RUN: [&str; 6] = ["run", "--mode", "swap", "--local", "8MiB", "--remote=48MiB"];
+const RUN: [&str; 7] = ["run", "--mode", "swap", "--port=shm", "--local", "8MiB", "--remote=48MiB"];
 
 /// Returns the cgroups of all runs of this machine.
 fn groups() -> Vec<PathBuf> {
@@ -482,6 +482,11 @@ fn foreign_process_is_refused() {
         assert!(refusal(&answer).contains(why), "{answer}");
         assert_eq!(groups_of(&child), before);
     }
+    let mut ended = sleeper(NOBODY, &["--no-new-privs"]);
+    let of_ended = pidfd(&ended);
+    ended.kill().unwrap();
+    wait(&mut ended, &["sleep"]);
+    assert!(refusal(&connection.admit(&[of_ended.as_fd()])).contains("has ended"));
     let file = fs::File::open("/proc/1").unwrap();
     assert!(refusal(&connection.admit(&[file.as_fd()])).contains("names no process"));
     assert!(refusal(&connection.admit(&[])).contains("no process came"));
