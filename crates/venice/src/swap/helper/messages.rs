@@ -205,7 +205,7 @@ mod tests {
         let (question, fd) = other.receive::<Question>(None).unwrap().unwrap();
         assert_eq!((question, fd.is_some()), (Question::Admit, true));
         assert!(!other.has_ended());
-        drop(one);
+        drop((one, fd));
         assert!(heard(&other).unwrap().is_none() && other.has_ended());
     }
 
