@@ -67,6 +67,12 @@ pub struct AgentConfig {
     /// Path of the socket by which users of this host page, where the agent may let them: a helper's
     /// (`venice helper`). Default: `helper.sock` beside `local_socket`; `none`: there is none.
     pub helper_socket: Option<PathBuf>,
+    /// Path of the socket by which users of this host run programs on swap, where the agent may do that
+    /// for them (`venice swap helper`). Default: `swap.sock` beside `local_socket`; `none`: there is
+    /// none.
+    pub swap_helper_socket: Option<PathBuf>,
+    /// Fewest copies of each page on a user's swap device, on different nodes. Default: 2.
+    pub swap_least_copies: Option<u32>,
     /// Path of the unix socket that hands memory to recipients on this host; none by default.
     pub shm_socket: Option<PathBuf>,
     /// Link to emulate, `latency=1.4us,bandwidth=5Gbps`: for recipients on this host and, where
@@ -149,6 +155,8 @@ impl Default for AgentConfig {
             listen: None,
             udp_listen: None,
             helper_socket: None,
+            swap_helper_socket: None,
+            swap_least_copies: None,
             shm_socket: None,
             link: None,
             verbs: None,

@@ -624,7 +624,7 @@ mod tests {
             donor_epoch: 1,
             ownership: 2,
             claim_ms: 60_000,
-            owner: Owner { node: "n2".into(), user: "bob".into() },
+            owner: Owner { node: "n2".into(), user: "bob".into(), is_bound: false },
         };
         let call = tokio::time::timeout(Duration::from_millis(20), lender.commit_transfer(&step));
         call.await.expect_err("the answer reads the memory");

@@ -450,7 +450,7 @@ mod tests {
         let share = accelerator().share(0);
         let first = GrantId(1);
         stays_locked(&services, || services.begin(first, KEY, (&share, None), None));
-        let bob = Owner { node: "n2".into(), user: "bob".into() };
+        let bob = Owner { node: "n2".into(), user: "bob".into(), is_bound: false };
         services.transfer(first, (GrantId(2), KEY), (&share, &bob), None, "transferred".into());
         stays_locked(&services, || assert_eq!(services.ended_host(first), None));
         assert!(services.end(GrantId(2), "released"));

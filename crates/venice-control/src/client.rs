@@ -11,6 +11,7 @@ mod monitor;
 mod services;
 mod socket_error;
 mod transfers;
+mod user_ids;
 
 pub use agent::AgentClient;
 pub use enrolment::{EnrolmentClient, MonitorIdentity, join};
@@ -21,3 +22,4 @@ pub use login::{Access, Login};
 pub use monitor::MonitorClient;
 pub use services::ServiceWatch;
 pub use socket_error::RECORD_FILE;
+pub use user_ids::UserIds;

@@ -362,13 +362,13 @@ fn held_out(held: HeldGrant) -> proto::HeldGrant {
 }
 
 fn owner_in(owner: proto::Owner) -> Owner {
-    let proto::Owner { node, user } = owner;
-    Owner { node, user }
+    let proto::Owner { node, user, is_bound } = owner;
+    Owner { node, user, is_bound }
 }
 
 fn owner_out(owner: Owner) -> proto::Owner {
-    let Owner { node, user } = owner;
-    proto::Owner { node, user }
+    let Owner { node, user, is_bound } = owner;
+    proto::Owner { node, user, is_bound }
 }
 
 fn link_in(link: proto::LinkReport) -> Result<LinkReport, Status> {

@@ -39,18 +39,26 @@ pub struct Owner {
     pub node: String,
     /// The user name on that node.
     pub user: String,
+    /// True if a process of root's requested it for the user: a swap device, where pages of any
+    /// program may lie. It counts as the user's, who may neither transfer it nor have it preempted.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_bound: bool,
+}
+
+fn is_false(it: &bool) -> bool {
+    !it
 }
 
 impl Owner {
-    /// True if this is the user.
+    /// True if this is the user, who may do with the grant as he likes.
     pub fn is(&self, user: &User) -> bool {
-        (&self.node, &self.user) == (&user.node, &user.name)
+        !self.is_bound && (&self.node, &self.user) == (&user.node, &user.name)
     }
 }
 
 impl From<User> for Owner {
     fn from(User { node, name, .. }: User) -> Self {
-        Self { node, user: name }
+        Self { node, user: name, is_bound: false }
     }
 }
 
@@ -92,7 +100,7 @@ impl FromStr for Owner {
     fn from_str(text: &str) -> Result<Self, InvalidOwner> {
         match text.rsplit_once('@') {
             Some((user, node)) if !user.is_empty() && !node.is_empty() => {
-                Ok(Self { node: node.to_owned(), user: user.to_owned() })
+                Ok(Self { node: node.to_owned(), user: user.to_owned(), is_bound: false })
             }
             Some(_) | None => Err(InvalidOwner(text.to_owned())),
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use venice_control::client::{Access, Login, rack_at_sockets};
+use venice_control::client::{Access, Login, UserIds, rack_at_sockets};
 use venice_memory::paged::helper;
 use venice_memory::paged::run_block::PortKind;
 
@@ -27,6 +27,12 @@ pub const HELPER_VARIABLE: &str = "VENICE_HELPER_SOCKET";
 pub const HELPER_SOCKET: &str = "helper.sock";
 /// Directory of a helper that is a service of its own.
 pub const SERVICE_HELPER_DIR: &str = "/run/venice-helper";
+/// The environment variable that names the socket of the swap helper.
+pub const SWAP_HELPER_VARIABLE: &str = "VENICE_SWAP_HELPER_SOCKET";
+/// The socket of the swap helper, in the agent's directory or its own.
+pub const SWAP_HELPER_SOCKET: &str = "swap.sock";
+/// Directory of a swap helper that is a service of its own.
+pub const SERVICE_SWAP_HELPER_DIR: &str = "/run/venice-swap-helper";
 /// Run directories on a machine whose daemons are services.
 const SERVICE_RUN_DIRS: [&str; 3] = [SYSTEM_RUN_DIR, "/run/venice-monitor", "/run/venice-agent"];
 
@@ -96,6 +102,11 @@ pub fn access(monitor: impl Into<String>) -> Access {
     Access::new(monitor, Login::at_sockets(sockets_in(&socket_dirs())))
 }
 
+/// Returns access to the rack in the name of another user of this machine, for a process of root's.
+pub fn access_as(monitor: impl Into<String>, user: UserIds) -> Access {
+    Access::new(monitor, Login::at_sockets_as(sockets_in(&socket_dirs()), user))
+}
+
 /// Has this process open its userfaultfds by this machine's helper, where its own privileges do not
 /// suffice and there is one.
 ///
@@ -107,10 +118,27 @@ pub fn use_helper() {
         Some(path) => return helper::use_at(path),
         None => {}
     }
-    let dirs = socket_dirs().into_iter().chain([PathBuf::from(SERVICE_HELPER_DIR)]);
-    if let Some(path) = dirs.map(|dir| dir.join(HELPER_SOCKET)).find(|path| path.exists()) {
+    if let Some(path) = find_socket(HELPER_SOCKET, SERVICE_HELPER_DIR) {
         helper::use_at(path);
     }
+}
+
+/// Returns the socket of this machine's swap helper; `None`: there is none.
+///
+/// `VENICE_SWAP_HELPER_SOCKET` names it; `none`: it is not used. By default it is in the run directory,
+/// or where daemons that run as root or as services have theirs.
+pub fn swap_helper() -> Option<PathBuf> {
+    match std::env::var_os(SWAP_HELPER_VARIABLE) {
+        Some(path) if path == "none" => None,
+        Some(path) => Some(path.into()),
+        None => find_socket(SWAP_HELPER_SOCKET, SERVICE_SWAP_HELPER_DIR),
+    }
+}
+
+/// Finds the socket `name` in the directories of this machine's daemons, or in the one of a service.
+fn find_socket(name: &str, service_dir: &str) -> Option<PathBuf> {
+    let dirs = socket_dirs().into_iter().chain([PathBuf::from(service_dir)]);
+    dirs.map(|dir| dir.join(name)).find(|path| path.exists())
 }
 
 /// Returns the paths at which a Monitor Node of this machine has its socket, if it runs.

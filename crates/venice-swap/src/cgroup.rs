@@ -9,9 +9,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+mod placement;
+
 use crate::anchor::Anchor;
 use crate::bound::kill_with_starter;
-use crate::{SwapError, leftovers, require_root};
+use crate::group_anchor::membership;
+use crate::{SwapError, UserProcess, leftovers, require_root};
 
 /// Time for which a lower limit is retried while no memory leaves.
 const SHRINK_PATIENCE: Duration = Duration::from_secs(10);
@@ -96,17 +99,82 @@ impl MemoryCgroup {
     ) -> Result<Self, SwapError> {
         require_root()?;
         let hierarchy = Hierarchy::find().ok_or_else(SwapError::no_memory_cgroup)?;
-        if let Hierarchy::V2(mount) = &hierarchy {
+        Self::clear_leftovers(name);
+        let parent = hierarchy.mount().to_owned();
+        Self::create_in(&parent, hierarchy, name, (limit_bytes, swap_bytes))
+    }
+
+    /// Creates a group for `process` like [`MemoryCgroup::create`], where the limits that the process
+    /// has go on applying, and moves the process into it.
+    ///
+    /// # Errors
+    /// As of [`MemoryCgroup::create`]; [`SwapError::LimitLeft`]; [`SwapError::ForeignProcess`] if the
+    /// process ends meanwhile.
+    pub fn create_for(
+        process: &UserProcess,
+        name: &str,
+        limit_bytes: u64,
+        swap_bytes: u64,
+    ) -> Result<Self, SwapError> {
+        require_root()?;
+        let hierarchy = Hierarchy::find().ok_or_else(SwapError::no_memory_cgroup)?;
+        let path = format!("/proc/{}/cgroup", process.pid());
+        let groups = fs::read_to_string(&path).map_err(SwapError::file("read", &path))?;
+        let own = membership(&groups, &hierarchy).ok_or_else(SwapError::no_memory_cgroup)?;
+        let own_folder = hierarchy.mount().join(own.trim_start_matches('/'));
+        let parent = placement::parent(&hierarchy, own)?;
+        let limits = (limit_bytes, Some(swap_bytes));
+        let group = Self::create_in(&parent, hierarchy, name, limits)?;
+        group.admit(process, &own_folder)?;
+        Ok(group)
+    }
+
+    fn create_in(
+        parent: &Path,
+        hierarchy: Hierarchy,
+        name: &str,
+        (limit_bytes, swap_bytes): (u64, Option<u64>),
+    ) -> Result<Self, SwapError> {
+        if let Hierarchy::V2(mount) = &hierarchy
+            && mount == parent
+        {
             // Fails if an ancestor holds processes; then setting the limit below fails and reports
             // it.
             let _ = fs::write(mount.join("cgroup.subtree_control"), "+memory");
         }
-        Self::clear_leftovers(name);
-        let folder = hierarchy.mount().join(format!("{}{}", prefix(name), std::process::id()));
+        let folder = parent.join(format!("{}{}", prefix(name), std::process::id()));
         fs::create_dir(&folder).map_err(SwapError::file("make", &folder))?;
         let group = Self { folder, hierarchy, anchor: None };
         group.set_limits(limit_bytes, swap_bytes)?;
         Ok(group)
+    }
+
+    /// Moves `process` into the group; it is in the group `before`.
+    fn admit(&self, process: &UserProcess, before: &Path) -> Result<(), SwapError> {
+        let members = self.members_file();
+        let number = process.pid().as_raw_nonzero().to_string();
+        fs::write(&members, number).map_err(SwapError::file("move a process to", &members))?;
+        if process.is_alive() {
+            return Ok(());
+        }
+        // Another process may have got its number.
+        for pid in self.member_ids() {
+            let _ = fs::write(before.join("cgroup.procs"), pid.to_string());
+        }
+        Err(SwapError::ForeignProcess { why: "it has ended" })
+    }
+
+    /// Removes the group of another process that has ended, with all processes in it.
+    pub fn clear(folder: &Path) {
+        if let Some(hierarchy) = Hierarchy::find().filter(|_| folder.is_dir()) {
+            drop(Self { folder: folder.to_owned(), hierarchy, anchor: None });
+        }
+    }
+
+    /// Returns its folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Removes the groups called `name` whose makers are dead, with all processes in them.

@@ -85,6 +85,22 @@ pub enum SwapError {
         /// The mount point of memory cgroups.
         mount: PathBuf,
     },
+    /// A process would leave a limit with its group.
+    #[error(
+        "the program would leave the limit that {} sets: remove it, set it for the group above (its \
+         slice), or run the program elsewhere",
+        limit.display()
+    )]
+    LimitLeft {
+        /// The file that sets the limit.
+        limit: PathBuf,
+    },
+    /// A process may not be moved into a user's memory cgroup.
+    #[error("the process is not moved into a memory cgroup: {why}")]
+    ForeignProcess {
+        /// The reason.
+        why: &'static str,
+    },
     /// A memory cgroup could not be removed.
     #[error("the memory cgroup {} still has processes", group.display())]
     GroupBusy {

@@ -100,7 +100,7 @@ fn own_group(hierarchy: &Hierarchy) -> Result<PathBuf, SwapError> {
 
 /// Finds the group of a process. Lines are `NUMBER:CONTROLLER,...:PATH`; the unified hierarchy's is
 /// `0::PATH`.
-fn membership<'a>(text: &'a str, hierarchy: &Hierarchy) -> Option<&'a str> {
+pub(crate) fn membership<'a>(text: &'a str, hierarchy: &Hierarchy) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);

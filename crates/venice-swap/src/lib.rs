@@ -12,9 +12,10 @@
 //!
 //! Around it: [`Shield`] and [`IoFlusher`] prevent the server from waiting for the memory that the
 //! kernel frees through it. [`cgroup`] holds programs to a limit; `anchor` prevents the kernel from
-//! killing them there, [`GroupAnchor`] does so in groups made by others. [`bound`] ends programs
-//! with their starter. Reasons: `docs/decisions/0024-swap-by-fuse-and-loop.md`. Sources: Venice,
-//! section 5.2.1 (remote memory as a virtual block device); `linux/fuse.h`, `linux/loop.h`,
+//! killing them there, [`GroupAnchor`] does so in groups made by others. [`UserProcess`] is a process
+//! that an ordinary user may have moved into a group, [`Gate`] has it wait for that. [`bound`] ends
+//! programs with their starter. Reasons: `docs/decisions/0024-swap-by-fuse-and-loop.md`. Sources:
+//! Venice, section 5.2.1 (remote memory as a virtual block device); `linux/fuse.h`, `linux/loop.h`,
 //! `linux/nbd.h`, `linux/ublk_cmd.h`.
 
 mod anchor;
@@ -27,6 +28,7 @@ mod counters;
 mod device;
 mod error;
 mod fuse;
+mod gate;
 mod group_anchor;
 mod lane;
 pub mod leftovers;
@@ -42,13 +44,17 @@ mod swap_area;
 mod swap_off_room;
 mod sys;
 mod ublk;
+mod user_process;
 
 pub use block::BlockKind;
 pub use counters::{Counters, Histogram};
 pub use device::{SwapDevice, abandon, clear_after};
 pub use error::SwapError;
+pub use gate::Gate;
 pub use group_anchor::GroupAnchor;
 pub use privilege::require_root;
 pub use shield::{IoFlusher, Shield};
 pub use store::Store;
 pub use swap_area::{MAX_PRIORITY, used_bytes};
+pub use sys::peer_groups;
+pub use user_process::UserProcess;

@@ -1,5 +1,5 @@
 //! System calls without a safe form elsewhere: ioctls of FUSE, loop and nbd devices, swapon(2),
-//! swapoff(2), splice(2), mincore(2) and sched_setscheduler(2).
+//! swapoff(2), splice(2), mincore(2), sched_setscheduler(2) and the groups of a socket's peer.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -152,6 +152,31 @@ pub(crate) fn is_cached(file: impl AsFd, offset: u64) -> Result<bool, Errno> {
     asked.map(|_| is_in & 1 != 0)
 }
 
+/// Returns the supplementary groups of the process that connected a unix socket, at that time
+/// (`SO_PEERGROUPS`).
+///
+/// # Errors
+/// The kernel's, if it is no unix socket.
+pub fn peer_groups(socket: impl AsFd) -> Result<Vec<u32>, Errno> {
+    let socket = socket.as_fd().as_raw_fd();
+    let mut groups: Vec<libc::gid_t> = Vec::new();
+    loop {
+        let mut bytes = size_of_val(&*groups) as libc::socklen_t;
+        let to = groups.as_mut_ptr().cast();
+        // SAFETY: the kernel writes `bytes` bytes at most, to groups that outlive the call.
+        let asked = check(unsafe {
+            libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERGROUPS, to, &raw mut bytes)
+        });
+        let count = bytes as usize / size_of::<libc::gid_t>();
+        groups.resize(count, 0);
+        match asked {
+            // Now they have room.
+            Err(Errno::RANGE) => {}
+            asked => return asked.map(|_| groups),
+        }
+    }
+}
+
 /// Requests to an nbd device with a numeric argument, of `linux/nbd.h`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Nbd {
@@ -184,4 +209,19 @@ pub(crate) fn nbd_socket(device: impl AsFd, socket: impl AsFd) -> Result<(), Err
     // SAFETY: the request takes the number of a descriptor, which is open.
     check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), SET_SOCKET, number) })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peer_has_this_processs_groups() {
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let own: Vec<u32> =
+            rustix::process::getgroups().unwrap().iter().map(|gid| gid.as_raw()).collect();
+        assert_eq!(peer_groups(&one).unwrap(), own);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(peer_groups(&file), Err(Errno::NOTSOCK));
+    }
 }

@@ -113,7 +113,7 @@ fn new_owner(text: &str) -> Result<(String, Option<String>), String> {
         return Ok((text.to_owned(), None));
     }
     let wrong = |_| format!("{text:?} is no owner: write USER or USER@NODE");
-    let Owner { node, user } = text.parse().map_err(wrong)?;
+    let Owner { node, user, .. } = text.parse().map_err(wrong)?;
     Ok((user, Some(node)))
 }
 
@@ -132,10 +132,10 @@ fn hand_over(args: &TransferArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
     }
     let addr = rack::monitor_address(monitor)?;
     let to = match &args.to {
-        (user, Some(node)) => Owner { node: node.clone(), user: user.clone() },
+        (user, Some(node)) => Owner { node: node.clone(), user: user.clone(), is_bound: false },
         (user, None) => {
             let rows = block_on(async { registry::connect(&addr).await?.grants().await })?;
-            Owner { node: present_node(&rows, args.ids[0])?, user: user.clone() }
+            Owner { node: present_node(&rows, args.ids[0])?, user: user.clone(), is_bound: false }
         }
     };
     let ids: Vec<GrantId> = args.ids.iter().copied().map(GrantId).collect();

@@ -29,7 +29,7 @@ fn transfer(grants: &[Grant], client_id: u128) -> TransferRequest {
     TransferRequest {
         client_id,
         grants: grants.iter().map(|grant| grant.id).collect(),
-        to: Owner { node: "one".into(), user: "bob".into() },
+        to: Owner { node: "one".into(), user: "bob".into(), is_bound: false },
         claim_ms: 60_000,
     }
 }

@@ -132,7 +132,7 @@ fn device_changes_its_owner() {
     let (ada, bob) = (of("ada"), of("bob"));
     let device = ada.get_device(&want("accelerator"), &options()).unwrap();
     assert!(bob.claim(None, Duration::ZERO).unwrap().is_none());
-    let to = Owner { node: "node1".into(), user: "bob".into() };
+    let to = Owner { node: "node1".into(), user: "bob".into(), is_bound: false };
     let stolen = bob.transfer(&[device.grant()], to.clone(), Duration::ZERO).unwrap_err();
     assert!(stolen.to_string().contains("only its owner"), "{stolen}");
     let made = ada.transfer(&[device.grant()], to, Duration::from_secs(60)).unwrap();

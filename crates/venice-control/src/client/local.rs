@@ -1,12 +1,14 @@
 //! Login at a socket of this machine.
 
 use super::socket_error::{self, SocketError, Standstill};
+use super::user_ids::UserIds;
 use crate::convert::certified_in;
 use crate::error::ControlError;
 use crate::identity::{Credential, Fingerprint, KeyPem};
 use crate::proto::{self, local_door_client::LocalDoorClient};
 use crate::server::StoreRecords;
 use hyper_util::rt::TokioIo;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
@@ -34,13 +36,15 @@ pub(super) const ENTER_ANY_WITHIN: Duration = Duration::from_secs(16);
 /// # Errors
 /// [`ControlError::NoLogin`]: they are missing, refuse, or do not answer.
 pub async fn rack_at_sockets(paths: &[PathBuf]) -> Result<String, ControlError> {
-    Ok(enter_any(paths, 0..paths.len()).await?.1.monitor)
+    Ok(enter_any(paths, None, 0..paths.len()).await?.1.monitor)
 }
 
 /// Returns the answer of the first socket that gives one, and the socket's index. Sockets are asked in the
-/// order of `which`, each after the one before has failed or is slow.
+/// order of `which`, each after the one before has failed or is slow; as `user`, or as this process's
+/// own.
 pub(super) async fn enter_any(
     paths: &[PathBuf],
+    user: Option<&UserIds>,
     which: impl Iterator<Item = usize>,
 ) -> Result<(usize, Entered), ControlError> {
     let mut failed = Vec::new();
@@ -50,7 +54,7 @@ pub(super) async fn enter_any(
     loop {
         let heard = match which.next() {
             Some(at) => {
-                asked.spawn(enter_within(at, paths[at].clone(), end));
+                asked.spawn(enter_within(at, paths[at].clone(), user.cloned(), end));
                 tokio::time::timeout(ASK_NEXT_AFTER, asked.join_next()).await
             }
             None => Ok(asked.join_next().await),
@@ -70,10 +74,11 @@ pub(super) async fn enter_any(
 async fn enter_within(
     at: usize,
     path: PathBuf,
+    user: Option<UserIds>,
     end: Instant,
 ) -> (usize, Result<Entered, SocketError>) {
     let until = end.min(Instant::now() + ENTER_WITHIN);
-    (at, enter(&path, until).await)
+    (at, enter(&path, user, until).await)
 }
 
 /// The answer of a socket.
@@ -83,14 +88,21 @@ pub(super) struct Entered {
     pub(super) monitor: String,
 }
 
-async fn enter(path: &Path, until: Instant) -> Result<Entered, SocketError> {
+async fn enter(path: &Path, user: Option<UserIds>, until: Instant) -> Result<Entered, SocketError> {
     let late = |_| SocketError::Late(Standstill::Unknown);
-    let stream = timeout_at(until, UnixStream::connect(path)).await.map_err(late)?;
+    let stream = timeout_at(until, connect(path, user)).await.map_err(late)?;
     let stream = stream.map_err(|error| SocketError::connecting(&error))?;
     let daemon = stream.peer_cred().ok().and_then(|peer| peer.pid());
     match timeout_at(until, enter_over(stream)).await {
         Ok(entered) => entered.map_err(SocketError::Reported),
         Err(_) => Err(SocketError::Late(Standstill::of(daemon))),
+    }
+}
+
+async fn connect(path: &Path, user: Option<UserIds>) -> io::Result<UnixStream> {
+    match user {
+        Some(user) => user.connect(path).await,
+        None => UnixStream::connect(path).await,
     }
 }
 
@@ -158,7 +170,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths = ["hangs", "answers"].map(|name| folder.path().join(name)).to_vec();
         let [hangs, answers] = [0, 1].map(|at| UnixListener::bind(&paths[at]).unwrap());
-        let entering = tokio::spawn(async move { enter_any(&paths, 0..2).await });
+        let entering = tokio::spawn(async move { enter_any(&paths, None, 0..2).await });
         let (mut first, _) = hangs.accept().await.unwrap();
         let (second, _) = answers.accept().await.unwrap();
         // The first socket is still open. Read until it blocks.

@@ -2,6 +2,7 @@
 //! machine.
 
 use super::local;
+use super::user_ids::UserIds;
 use crate::error::ControlError;
 use crate::identity::{CertificateInfo, Fingerprint, Holder, IdentityError, pinned_client};
 use rustls::ClientConfig;
@@ -22,7 +23,7 @@ pub struct Login(Arc<Source>);
 enum Source {
     Nobody(Arc<ClientConfig>),
     Held(Holder),
-    Sockets { paths: Vec<PathBuf>, issued: Mutex<Option<Issued>> },
+    Sockets { paths: Vec<PathBuf>, user: Option<UserIds>, issued: Mutex<Option<Issued>> },
 }
 
 #[derive(Debug)]
@@ -60,7 +61,23 @@ impl Login {
     /// the first call and again at half of its lifetime. If it belongs to another rack than the
     /// called one, the next socket is tried.
     pub fn at_sockets(paths: Vec<PathBuf>) -> Self {
-        Self(Arc::new(Source::Sockets { paths, issued: Mutex::default() }))
+        Self(Arc::new(Source::Sockets { paths, user: None, issued: Mutex::default() }))
+    }
+
+    /// Uses the login of another user of this machine, like [`Login::at_sockets`]: what it allocates
+    /// is that user's. The caller is root.
+    pub fn at_sockets_as(paths: Vec<PathBuf>, user: UserIds) -> Self {
+        Self(Arc::new(Source::Sockets { paths, user: Some(user), issued: Mutex::default() }))
+    }
+
+    /// True if it is another user's: what it allocates is bound to the caller ([`Owner`]).
+    ///
+    /// [`Owner`]: venice_rack::caller::Owner
+    pub(super) fn is_of_another(&self) -> bool {
+        match &*self.0 {
+            Source::Sockets { user, .. } => user.is_some(),
+            Source::Nobody(_) | Source::Held(_) => false,
+        }
     }
 
     /// Longest time to obtain the credential.
@@ -87,12 +104,12 @@ impl Login {
 
     /// Returns the next credential to show, from sockets that are not `tried`.
     pub(super) async fn next(&self, shown: &Shown, tried: &mut Vec<usize>) -> Option<Shown> {
-        let (Source::Sockets { paths, .. }, Some((at, _))) = (&*self.0, &shown.issued) else {
+        let (Source::Sockets { paths, user, .. }, Some((at, _))) = (&*self.0, &shown.issued) else {
             return None;
         };
         tried.push(*at);
         let left = (0..paths.len()).filter(|at| !tried.contains(at));
-        let (at, entered) = local::enter_any(paths, left).await.ok()?;
+        let (at, entered) = local::enter_any(paths, user.as_ref(), left).await.ok()?;
         let holder = Holder::new(entered.credential).ok()?;
         Some(Shown { tls: holder.client(), issued: Some((at, holder)) })
     }
@@ -116,14 +133,14 @@ impl Login {
     }
 
     async fn holder(&self) -> Result<Holder, ControlError> {
-        let (paths, issued) = match &*self.0 {
+        let (paths, user, issued) = match &*self.0 {
             Source::Nobody(_) => {
                 return Err(ControlError::NoLogin(
                     "this machine has not joined: use `venice join TOKEN`".to_owned(),
                 ));
             }
             Source::Held(holder) => return Ok(holder.clone()),
-            Source::Sockets { paths, issued } => (paths, issued),
+            Source::Sockets { paths, user, issued } => (paths, user.as_ref(), issued),
         };
         let mut issued = issued.lock().await;
         let now = SystemTime::now();
@@ -141,7 +158,7 @@ impl Login {
         let right = issued.as_ref().map(|issued| issued.at);
         let others = (0..paths.len()).filter(|at| Some(*at) != right);
         let which = right.into_iter().chain(others);
-        match (local::enter_any(paths, which).await, issued.as_ref()) {
+        match (local::enter_any(paths, user, which).await, issued.as_ref()) {
             (Ok((at, entered)), _) => {
                 let holder = Holder::new(entered.credential).map_err(no_login)?;
                 *issued = Some(Issued { holder: holder.clone(), at, asked: now });

@@ -30,6 +30,8 @@ const HAND_OVER_PAUSE: Duration = Duration::from_millis(250);
 #[derive(Debug, Clone)]
 pub struct MonitorClient {
     addr: String,
+    /// True if it asks in the name of another user.
+    is_bound: bool,
     pub(super) inner: MonitorNodeClient<Channel>,
 }
 
@@ -44,7 +46,8 @@ impl MonitorClient {
         let Access { monitor: addr, login } = access;
         let (whom, wait) = (Target::Monitor, CONNECT_TIMEOUT);
         let channel = channel::open(whom, addr, login, wait, CALL_TIMEOUT).await?;
-        Ok(Self { addr: addr.clone(), inner: MonitorNodeClient::new(channel) })
+        let is_bound = login.is_of_another();
+        Ok(Self { addr: addr.clone(), is_bound, inner: MonitorNodeClient::new(channel) })
     }
 
     /// The address connected to.
@@ -118,7 +121,7 @@ impl MonitorClient {
     /// Fails as [`Self::allocate`] does.
     pub async fn ask(&mut self, request: AllocationRequest) -> Result<Asked, ControlError> {
         let may_wait = request.queueing.left_ms() > 0;
-        let request = convert::request_out(request);
+        let request = convert::request_out(request, self.is_bound);
         let answer = self.answer(may_wait, |mut monitor| {
             let request = request.clone();
             async move { monitor.allocate(request).await }
@@ -136,7 +139,7 @@ impl MonitorClient {
         &mut self,
         request: AllocationRequest,
     ) -> Result<AllocationPlan, ControlError> {
-        let request = convert::request_out(request);
+        let request = convert::request_out(request, self.is_bound);
         let response = self.inner.plan_allocation(request).await.map_err(|s| self.error(s))?;
         Ok(convert::plan_in(response.into_inner()))
     }
@@ -146,7 +149,8 @@ impl MonitorClient {
     /// # Errors
     /// [`ControlError::Forbidden`] for another user's request.
     pub async fn leave_queue(&mut self, client_id: u128) -> Result<(), ControlError> {
-        let request = proto::LeaveQueueRequest { client_id: client_id.to_le_bytes().to_vec() };
+        let client_id = client_id.to_le_bytes().to_vec();
+        let request = proto::LeaveQueueRequest { client_id, is_bound: self.is_bound };
         self.inner.leave_queue(request).await.map_err(|s| self.error(s))?;
         Ok(())
     }

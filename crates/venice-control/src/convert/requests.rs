@@ -22,7 +22,8 @@ pub(crate) fn request_in(request: proto::AllocateRequest) -> Result<AllocationRe
     })
 }
 
-pub(crate) fn request_out(request: AllocationRequest) -> proto::AllocateRequest {
+/// `is_bound`: see [`Owner`](venice_rack::caller::Owner).
+pub(crate) fn request_out(request: AllocationRequest, is_bound: bool) -> proto::AllocateRequest {
     proto::AllocateRequest {
         client_id: request.client_id.to_le_bytes().to_vec(),
         recipient: request.recipient,
@@ -32,6 +33,7 @@ pub(crate) fn request_out(request: AllocationRequest) -> proto::AllocateRequest 
         placement: placement_out(request.placement).into(),
         purpose: request.purpose,
         queueing: Some(queueing_out(request.queueing)),
+        is_bound,
     }
 }
 
@@ -56,6 +58,7 @@ pub(crate) fn memory_request_in(request: proto::RequestMemoryRequest) -> proto::
         placement: request.placement,
         purpose: shortened(request.purpose),
         queueing: request.queueing,
+        is_bound: false,
     }
 }
 

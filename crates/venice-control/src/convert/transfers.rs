@@ -116,7 +116,7 @@ mod tests {
     use venice_rack::caller::Owner;
 
     fn bob() -> Owner {
-        Owner { node: "n2".into(), user: "bob".into() }
+        Owner { node: "n2".into(), user: "bob".into(), is_bound: false }
     }
 
     #[test]

@@ -104,9 +104,11 @@ impl<H> Service<H> {
         request: Request<proto::AllocateRequest>,
     ) -> Result<(Owner, AllocationRequest), Status> {
         let user = self.program(&request)?;
-        let mut request = convert::request_in(request.into_inner())?;
+        let request = request.into_inner();
+        let is_bound = request.is_bound;
+        let mut request = convert::request_in(request)?;
         self.allow(&user, &mut request.queueing)?;
-        Ok((user.into(), request))
+        Ok((Owner { is_bound, ..user.into() }, request))
     }
 
     /// Checks the user's right to this priority, and sets whose grants may be preempted and whether
@@ -214,8 +216,10 @@ impl<H: MonitorHandler> MonitorNode for Service<H> {
         request: Request<proto::LeaveQueueRequest>,
     ) -> Result<Response<proto::LeaveQueueResponse>, Status> {
         let user = self.program(&request)?;
-        let client_id = convert::client_id_in(&request.into_inner().client_id)?;
-        let left = self.handler.leave_queue(user.into(), client_id).await;
+        let proto::LeaveQueueRequest { client_id, is_bound } = request.into_inner();
+        let client_id = convert::client_id_in(&client_id)?;
+        let owner = Owner { is_bound, ..user.into() };
+        let left = self.handler.leave_queue(owner, client_id).await;
         left.map_err(|e| rack_status(&e))?;
         Ok(Response::new(proto::LeaveQueueResponse {}))
     }

@@ -61,19 +61,19 @@ pub fn check_privileges() -> SysResult<()> {
     Ok(())
 }
 
-/// A helper that listens. Dropping it removes its socket.
+/// The socket at which a helper of this machine listens. Dropping it removes it.
 #[derive(Debug)]
-pub struct Helper {
+pub struct HelperSocket {
     listener: OwnedFd,
     path: PathBuf,
 }
 
-impl Helper {
+impl HelperSocket {
     /// Listens at `path`, in place of a helper that has ended, for this process's user and `group`.
     ///
     /// # Errors
     /// The system's.
-    pub fn bind(path: &Path, group: Option<Gid>) -> io::Result<Helper> {
+    pub fn bind(path: &Path, group: Option<Gid>) -> io::Result<HelperSocket> {
         if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
             std::fs::remove_file(path)?;
         }
@@ -81,15 +81,41 @@ impl Helper {
         let listener =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
-        let helper = Helper { listener, path: path.to_owned() };
+        let socket = HelperSocket { listener, path: path.to_owned() };
         let open_to = |mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
         open_to(0o600)?;
         if let Some(group) = group {
             chown(path, None::<Uid>, Some(group))?;
             open_to(0o660)?;
         }
-        rustix::net::listen(&helper.listener, 64)?;
-        Ok(helper)
+        rustix::net::listen(&socket.listener, 64)?;
+        Ok(socket)
+    }
+}
+
+impl AsFd for HelperSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for HelperSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A helper that listens.
+#[derive(Debug)]
+pub struct Helper(HelperSocket);
+
+impl Helper {
+    /// Listens at `path`, as [`HelperSocket::bind`] does.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn bind(path: &Path, group: Option<Gid>) -> io::Result<Helper> {
+        HelperSocket::bind(path, group).map(Helper)
     }
 
     /// Serves requests until `stop` is readable.
@@ -100,7 +126,7 @@ impl Helper {
         let mut waiting: Vec<Waiting> = Vec::new();
         loop {
             let mut watched = vec![PollFd::new(&stop, PollFlags::IN)];
-            watched.push(PollFd::new(&self.listener, PollFlags::IN));
+            watched.push(PollFd::new(&self.0, PollFlags::IN));
             watched.extend(waiting.iter().map(|it| PollFd::new(&it.socket, PollFlags::IN)));
             match poll(&mut watched, patience(&waiting).as_ref()) {
                 Err(Errno::INTR) => continue,
@@ -128,7 +154,7 @@ impl Helper {
 
     /// Accepts a connection, unless there are too many: then it is closed.
     fn accept(&self, waiting: &mut Vec<Waiting>) -> io::Result<()> {
-        let socket = match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+        let socket = match rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC) {
             // It is gone already.
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return Ok(()),
             socket => socket?,
@@ -140,12 +166,6 @@ impl Helper {
             waiting.push(Waiting { socket, user: peer.uid(), until });
         }
         Ok(())
-    }
-}
-
-impl Drop for Helper {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 

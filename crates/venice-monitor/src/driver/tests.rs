@@ -172,7 +172,7 @@ fn registration(name: &str) -> NodeRegistration {
 async fn abandoned_calls_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let mut driver = driver(dir.path()).await;
-    let owner = Owner { node: "node1".into(), user: "alice".into() };
+    let owner = Owner { node: "node1".into(), user: "alice".into(), is_bound: false };
     let ask = |driver: &mut Driver, client_id| {
         let (reply, answer) = oneshot::channel();
         driver.handle_input(Input::Request(owner.clone(), request(client_id), reply));

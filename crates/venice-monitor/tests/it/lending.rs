@@ -241,7 +241,7 @@ async fn donor_without_transfers_refuses() {
     let transfer = TransferRequest {
         client_id: 2,
         grants: grants.iter().map(|grant| grant.id).collect(),
-        to: Owner { node: "node1".into(), user: "bob".into() },
+        to: Owner { node: "node1".into(), user: "bob".into(), is_bound: false },
         claim_ms: 0,
     };
     let refused = client.transfer(transfer).await.unwrap_err();

@@ -29,7 +29,7 @@ mod tests {
             share: Share::of_slabs(1),
             donor_epoch: 1,
             lease_ms: 1000,
-            owner: user.map(|user| Owner { node: "n1".into(), user: user.into() }),
+            owner: user.map(|user| Owner { node: "n1".into(), user: user.into(), is_bound: false }),
             recipient: recipient.into(),
             purpose: purpose.into(),
             priority: crate::queueing::DEFAULT_PRIORITY,

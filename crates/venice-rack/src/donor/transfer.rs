@@ -178,7 +178,7 @@ mod tests {
             share: Share::of_slabs(2),
             donor_epoch: 1,
             lease_ms: 10_000,
-            owner: Some(Owner { node: "n1".into(), user: "ada".into() }),
+            owner: Some(Owner { node: "n1".into(), user: "ada".into(), is_bound: false }),
             recipient: "r".into(),
             purpose: "p".into(),
             priority: DEFAULT_PRIORITY,
@@ -194,7 +194,7 @@ mod tests {
             donor_epoch: 1,
             ownership,
             claim_ms: 0,
-            owner: Owner { node: "n2".into(), user: "bob".into() },
+            owner: Owner { node: "n2".into(), user: "bob".into(), is_bound: false },
         }
     }
 

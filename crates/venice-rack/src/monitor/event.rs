@@ -49,7 +49,11 @@ impl RequestFacts {
     pub fn of(owner: &Owner, request: &AllocationRequest) -> Self {
         let memory = request.memory().map_or(0, |(_, want)| want.total());
         Self {
-            owner: Owner { node: to_label(&owner.node), user: to_label(&owner.user) },
+            owner: Owner {
+                node: to_label(&owner.node),
+                user: to_label(&owner.user),
+                is_bound: owner.is_bound,
+            },
             bytes: memory,
             wants: request.described(),
             recipient: to_label(&request.recipient),

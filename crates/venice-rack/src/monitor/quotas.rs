@@ -159,7 +159,7 @@ impl MonitorCore {
         if granted + asked + wanted <= MAX_DEVICE_GRANTS_OF_USER {
             return Ok(());
         }
-        let Owner { user, node } = owner;
+        let Owner { user, node, .. } = owner;
         let most = MAX_DEVICE_GRANTS_OF_USER;
         Err(RackError::NoDevice(format!(
             "{user} of {node} may have {most} grants of devices at a time and has {granted}: give \

@@ -42,7 +42,7 @@ impl DailyRack {
             queueing: Default::default(),
             purpose: purpose.to_owned(),
         };
-        let owner = Owner { node: "node1".into(), user: purpose.to_owned() };
+        let owner = Owner { node: "node1".into(), user: purpose.to_owned(), is_bound: false };
         self.0.ask(owner, request)
     }
 

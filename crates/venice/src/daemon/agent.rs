@@ -7,14 +7,15 @@ use anyhow::anyhow;
 use clap::Args;
 use venice_agent::{AgentConfig, AgentError, AgentReady, Offer, OnReady};
 use venice_fabric::{LinkModel, Topology};
-use venice_recipient::local_rack::{AGENT_SOCKET, HELPER_SOCKET};
+use venice_recipient::local_rack::{AGENT_SOCKET, HELPER_SOCKET, SWAP_HELPER_SOCKET};
 use venice_wire::ByteSize;
 
 use super::detach::DetachArgs;
-use super::helper::HelperThread;
+use super::helper;
 use super::local_socket::{check_socket_dir, local_socket, make_socket_dir};
-use super::{ObserveArgs, Ready, config_file, lend_size, mlock, run_daemon};
-use crate::rack::explicit_address;
+use super::{HelperThread, ObserveArgs, Ready, config_file, lend_size, mlock, run_daemon};
+use crate::rack::{RunDir, explicit_address};
+use crate::swap;
 use venice_cli::failure::Usage;
 
 /// `venice agent`
@@ -39,6 +40,14 @@ pub struct AgentArgs {
     /// disables it [default: helper.sock beside --local-socket]
     #[arg(long, value_name = "PATH", env = "VENICE_HELPER_SOCKET")]
     helper_socket: Option<PathBuf>,
+    /// Socket by which users of this machine run programs on swap, if the agent is root: for
+    /// --socket-group; none disables it [default: swap.sock beside --local-socket]
+    #[arg(long, value_name = "PATH", env = "VENICE_SWAP_HELPER_SOCKET")]
+    swap_helper_socket: Option<PathBuf>,
+    /// Fewest copies of each page on a user's swap device, each on another node: 1 to 3 [default: 2]
+    #[arg(long, value_name = "N", env = "VENICE_SWAP_LEAST_COPIES",
+          value_parser = swap::helper::least_copies_parser())]
+    swap_least_copies: Option<u32>,
     /// Group allowed at these sockets [default: venice]
     #[arg(long, value_name = "GROUP", env = "VENICE_SOCKET_GROUP")]
     socket_group: Option<String>,
@@ -206,9 +215,21 @@ fn serve(args: &AgentArgs, mut config: AgentConfig) -> anyhow::Result<i32> {
     let helper = config
         .helper_socket
         .as_deref()
-        .and_then(|path| HelperThread::start_if_allowed(path, &config.socket_group));
+        .and_then(|path| helper::start_if_allowed(path, &config.socket_group));
+    let swap_helper = swap_helper(&config)?;
     run_daemon(|| {}, async |shutdown| venice_agent::run(config, shutdown).await.map_err(told))
-        .inspect(|_| drop(helper))
+        .inspect(|_| drop((helper, swap_helper)))
+}
+
+/// Starts the swap helper, if there is to be one.
+fn swap_helper(config: &AgentConfig) -> anyhow::Result<Option<HelperThread>> {
+    let Some(path) = config.swap_helper_socket.as_deref() else { return Ok(None) };
+    let settings = swap::helper::Settings {
+        monitor: Some(config.monitor.clone()),
+        least_copies: config.swap_least_copies.unwrap_or(swap::helper::LEAST_COPIES),
+        run_dir: RunDir::locate()?,
+    };
+    Ok(swap::helper::start_if_allowed(path, &config.socket_group, settings))
 }
 
 /// Returns the configuration of an agent that lends something.
@@ -230,9 +251,16 @@ fn merged(args: &AgentArgs, monitor: Option<String>) -> anyhow::Result<AgentConf
     config.identity = args.identity.clone().unwrap_or(config.identity);
     let socket = args.local_socket.clone().or(config.local_socket);
     config.local_socket = local_socket(socket, AGENT_SOCKET)?;
-    let beside = || config.local_socket.as_ref().map(|it| it.with_file_name(HELPER_SOCKET));
-    let helper = args.helper_socket.clone().or(config.helper_socket).or_else(beside);
-    config.helper_socket = helper.filter(|path| path.as_os_str() != "none");
+    let own = config.local_socket.as_deref();
+    let or_beside = |given: Option<PathBuf>, name| {
+        let path = given.or_else(|| own.map(|it| it.with_file_name(name)));
+        path.filter(|path| path.as_os_str() != "none")
+    };
+    let helper = args.helper_socket.clone().or(config.helper_socket);
+    config.helper_socket = or_beside(helper, HELPER_SOCKET);
+    let swap_helper = args.swap_helper_socket.clone().or(config.swap_helper_socket);
+    config.swap_helper_socket = or_beside(swap_helper, SWAP_HELPER_SOCKET);
+    config.swap_least_copies = args.swap_least_copies.or(config.swap_least_copies);
     config.socket_group = args.socket_group.clone().unwrap_or(config.socket_group);
     config.monitor = monitor.unwrap_or(config.monitor);
     config.lend = args.lend.unwrap_or(config.lend);

@@ -1,7 +1,7 @@
 //! `venice helper`, which lets ordinary users page; an agent that may do so does it too.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -45,7 +45,7 @@ pub fn execute(args: &HelperArgs) -> anyhow::Result<i32> {
              CAP_SYS_PTRACE and /dev/userfaultfd (Linux 6.8 or newer)"
         );
     }
-    let helper = HelperThread::start(&path, &args.socket_group)
+    let helper = start(&path, &args.socket_group)
         .with_context(|| format!("cannot listen at {}", path.display()))?;
     tracing::info!(socket = %path.display(), group = args.socket_group, "letting users page");
     run_daemon(
@@ -58,6 +58,28 @@ pub fn execute(args: &HelperArgs) -> anyhow::Result<i32> {
     .inspect(|_| drop(helper))
 }
 
+fn start(path: &Path, group: &str) -> io::Result<HelperThread> {
+    let helper = Helper::bind(path, group_id(group))?;
+    HelperThread::start("helper", move |stop| {
+        if let Err(error) = helper.serve(stop) {
+            tracing::error!(%error, "users of this machine can no longer page");
+        }
+    })
+}
+
+/// Starts one if this process may let others page.
+pub fn start_if_allowed(path: &Path, group: &str) -> Option<HelperThread> {
+    if let Err(errno) = check_privileges() {
+        tracing::info!(%errno, "users page by `venice helper`: this agent may not let them");
+        return None;
+    }
+    start(path, group)
+        .inspect_err(|error| {
+            tracing::warn!(socket = %path.display(), %error, "users of this machine cannot page");
+        })
+        .ok()
+}
+
 /// A helper in a thread of this process. Dropping it ends it.
 pub struct HelperThread {
     /// Closed to stop the thread.
@@ -66,29 +88,15 @@ pub struct HelperThread {
 }
 
 impl HelperThread {
-    fn start(path: &Path, group: &str) -> io::Result<HelperThread> {
-        let helper = Helper::bind(path, group_id(group))?;
+    /// Starts a helper: `serve` returns when its descriptor is readable.
+    pub fn start(
+        name: &str,
+        serve: impl FnOnce(BorrowedFd<'_>) + Send + 'static,
+    ) -> io::Result<HelperThread> {
         let (until, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let serve = move || {
-            if let Err(error) = helper.serve(until.as_fd()) {
-                tracing::error!(%error, "users of this machine can no longer page");
-            }
-        };
-        let thread = std::thread::Builder::new().name("helper".into()).spawn(serve)?;
+        let thread = std::thread::Builder::new().name(name.into());
+        let thread = thread.spawn(move || serve(until.as_fd()))?;
         Ok(HelperThread { stop: Some(stop), thread: Some(thread) })
-    }
-
-    /// Starts one if this process may let others page.
-    pub fn start_if_allowed(path: &Path, group: &str) -> Option<HelperThread> {
-        if let Err(errno) = check_privileges() {
-            tracing::info!(%errno, "users page by `venice helper`: this agent may not let them");
-            return None;
-        }
-        HelperThread::start(path, group)
-            .inspect_err(|error| {
-                tracing::warn!(socket = %path.display(), %error, "users of this machine cannot page");
-            })
-            .ok()
     }
 }
 
@@ -102,7 +110,7 @@ impl Drop for HelperThread {
 }
 
 /// The id of a group; `None`: the machine has no such group.
-fn group_id(name: &str) -> Option<Gid> {
+pub fn group_id(name: &str) -> Option<Gid> {
     let found = Group::from_name(name).inspect_err(|error| {
         tracing::warn!(%error, "looking for the group {name}");
     });

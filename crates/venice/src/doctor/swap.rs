@@ -11,13 +11,19 @@ use venice_swap::BlockKind;
 use venice_swap::cgroup::Hierarchy;
 
 use super::{Finding, Mode, kernel};
+use crate::swap::{self, helper};
 
 /// Rows about swap; only --mode swap needs them.
 pub fn examine() -> Vec<Finding> {
-    let may = venice_swap::require_root().is_ok();
+    let may = swap::is_root();
+    let helper = (!may).then(helper::check);
+    if let Some(Ok(least_copies)) = helper {
+        return vec![by_helper(least_copies)];
+    }
+    let why_no_helper = helper.and_then(Result::err);
     let is_admin = kernel::has_capability(CapabilitySet::SYS_ADMIN);
     vec![
-        swapping(Path::new("/proc/swaps").exists(), may, is_admin),
+        swapping(Path::new("/proc/swaps").exists(), why_no_helper, is_admin),
         cgroup(Hierarchy::find()),
         device(
             "FUSE",
@@ -34,26 +40,36 @@ pub fn examine() -> Vec<Finding> {
     ]
 }
 
-/// Row about the right to switch swap areas on.
-fn swapping(in_kernel: bool, is_root: bool, is_admin: bool) -> Finding {
+/// Row of a user for whom the helper swaps; what that needs is the helper's.
+fn by_helper(least_copies: u32) -> Finding {
+    let detail = format!(
+        "by this machine's swap helper, with {least_copies} copies at least (venice run --mode swap; \
+         venice swap attach needs root)"
+    );
+    Finding::ok("swapping", detail).needed_by(&[Mode::Swap])
+}
+
+/// Row about the right to switch swap areas on. `why_no_helper` is the reason of a user who is not root.
+fn swapping(in_kernel: bool, why_no_helper: Option<anyhow::Error>, is_admin: bool) -> Finding {
     let what = "swapping";
-    let finding = match (in_kernel, is_root, is_admin) {
+    let finding = match (in_kernel, why_no_helper, is_admin) {
         (false, _, _) => Finding::missing(
             what,
             "the kernel was built without swap (/proc/swaps is not there)",
             "boot a kernel with CONFIG_SWAP=y",
         ),
-        (true, false, _) => Finding::missing(
+        (true, Some(why), _) => Finding::missing(
             what,
-            "this user may not create block devices or swap areas",
-            "run `venice swap` and `venice run --mode swap` as root",
+            format!("this user may not create block devices or swap areas: {why:#}"),
+            "have an agent of root's or the service venice-swap-helper running, and this user in its \
+             group; or run `venice swap` and `venice run --mode swap` as root",
         ),
-        (true, true, false) => Finding::missing(
+        (true, None, false) => Finding::missing(
             what,
             "root without CAP_SYS_ADMIN, as in a container, may not switch swap areas on",
             "give the container CAP_SYS_ADMIN, or run outside of it",
         ),
-        (true, true, true) => {
+        (true, None, true) => {
             Finding::ok(what, "swap areas can be switched on (root, CAP_SYS_ADMIN)")
         }
     };
@@ -189,13 +205,15 @@ mod tests {
     }
     #[test]
     fn swap_refusal_has_remedy() {
-        assert_eq!(swapping(true, true, true).state, State::Ok);
-        for (in_kernel, is_root, is_admin, wanted) in [
-            (false, true, true, "CONFIG_SWAP"),
-            (true, false, false, "as root"),
-            (true, true, false, "CAP_SYS_ADMIN"),
+        assert_eq!(swapping(true, None, true).state, State::Ok);
+        assert!(by_helper(2).detail.contains("2 copies"));
+        for (in_kernel, why_no_helper, is_admin, wanted) in [
+            (false, None, true, "CONFIG_SWAP"),
+            (true, Some("there is none"), false, "venice-swap-helper"),
+            (true, None, false, "CAP_SYS_ADMIN"),
         ] {
-            let finding = swapping(in_kernel, is_root, is_admin);
+            let why_no_helper = why_no_helper.map(anyhow::Error::msg);
+            let finding = swapping(in_kernel, why_no_helper, is_admin);
             assert!(finding.stops(Mode::Swap) && finding.remedy.contains(wanted), "{finding:?}");
             assert!(!finding.stops(Mode::Paged) && !finding.stops(Mode::Window), "{finding:?}");
         }

@@ -127,6 +127,11 @@ impl RunDir {
         self.root.join(venice_recipient::local_rack::HELPER_SOCKET)
     }
 
+    /// Path of the socket by which users of this machine run programs on swap.
+    pub fn swap_helper_socket_path(&self) -> PathBuf {
+        self.root.join(venice_recipient::local_rack::SWAP_HELPER_SOCKET)
+    }
+
     /// Creates the directory, accessible to its owner only.
     pub fn create(&self) -> anyhow::Result<()> {
         // An existing directory keeps its owner's permissions.
@@ -258,6 +263,7 @@ impl RunDir {
         remove_file(&self.half_record_path())?;
         remove_file(&self.monitor_socket_path())?;
         remove_file(&self.helper_socket_path())?;
+        remove_file(&self.swap_helper_socket_path())?;
         runs::sweep(&self.runs_dir());
         // Programs may still use it.
         let _ = fs::remove_dir(self.runs_dir().path());

@@ -233,7 +233,11 @@ impl Starter<'_> {
             self.dir.admit_to_process(&agent.name, &group)?;
         }
         let socket = self.dir.shm_socket_path(&agent.name);
-        let helper = self.dir.helper_socket_path().display().to_string();
+        // Users of this machine page, and run programs on swap, by the first node's agent.
+        let of_first = |path: PathBuf| match index {
+            0 => path.display().to_string(),
+            _ => "none".to_string(),
+        };
         remove_file(&socket)?;
         let mut arguments: Vec<String> = [
             ("--name", agent.name.clone()),
@@ -243,8 +247,8 @@ impl Starter<'_> {
             ("--shm-socket", socket.display().to_string()),
             ("--identity", self.certify(&agent.name)?.display().to_string()),
             ("--local-socket", "none".to_string()),
-            // Users of this machine page by the first node's agent.
-            ("--helper-socket", if index == 0 { helper } else { "none".to_string() }),
+            ("--helper-socket", of_first(self.dir.helper_socket_path())),
+            ("--swap-helper-socket", of_first(self.dir.swap_helper_socket_path())),
         ]
         .into_iter()
         .flat_map(|(flag, value)| [flag.to_string(), value])

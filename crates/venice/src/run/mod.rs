@@ -200,7 +200,7 @@ pub fn execute(args: &RunArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     requirements::check_mode(args, mode)?;
     check_write_behind(args)?;
     if mode == Mode::Swap {
-        return swap_mode::execute(args, monitor, local_bytes, &program);
+        return swap_mode::execute(args, monitor, local_bytes, &program, mode_reason);
     }
     program::check(&program).with_context(|| format!("--mode {}", args.mode))?;
     let shim = SHIM.find()?;

@@ -7,23 +7,27 @@ use std::path::Path;
 use clap::ValueEnum;
 use venice_memory::paged::{Uffd, sys};
 
+use super::program::{self, NoShim};
 use super::requirements::option_outside;
 use super::{Mode, RunArgs, emulated_link, imports, port};
 use crate::rack;
+use crate::swap;
 use venice_cli::terminal::remark;
 
 /// The mode as asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AskedMode {
-    /// Paged; window where this user may not page, the memory can be mapped, and the program starts
-    /// neither threads nor processes
+    /// Paged; swap for a program that only the kernel can page, where this user may swap; window where
+    /// this user may not page, the memory can be mapped, and the program starts neither threads nor
+    /// processes
     Auto,
     /// By a pager inside the program, started by a preloaded shim library
     Paged,
     /// Not paged: memory beyond --local is mapped from the donors, and survives the death of its
     /// node (port shm)
     Window,
-    /// By the kernel, which swaps to borrowed memory: any program, static ones included (root)
+    /// By the kernel, which swaps to borrowed memory: any program, static ones included (root, or the
+    /// group with a swap helper)
     Swap,
 }
 
@@ -59,6 +63,9 @@ pub fn choose(args: &RunArgs, monitor: Option<&str>, program: &Path) -> anyhow::
         AskedMode::Window => asked(Mode::Window),
         AskedMode::Swap => asked(Mode::Swap),
         AskedMode::Auto => {
+            if let Some(choice) = swap_choice(args, program) {
+                return Ok(choice);
+            }
             let facts = Facts {
                 paged_option: option_outside(args, Mode::Window),
                 can_page: can_page(),
@@ -67,6 +74,17 @@ pub fn choose(args: &RunArgs, monitor: Option<&str>, program: &Path) -> anyhow::
             facts.choose()
         }
     }
+}
+
+/// Returns swap for a program into which the shim cannot be loaded, if it can run so here.
+fn swap_choice(args: &RunArgs, program: &Path) -> Option<ModeChoice> {
+    let no_shim = program::check(program).err()?.downcast::<NoShim>().ok()?;
+    if option_outside(args, Mode::Swap).is_some() || swap::check_user().is_err() {
+        return None;
+    }
+    let choice = ModeChoice { mode: Mode::Swap, reason: no_shim.what };
+    remark(format!("venice: --mode auto is {}: {}", choice.mode, choice.reason));
+    Some(choice)
 }
 
 /// The facts that the choice depends on.

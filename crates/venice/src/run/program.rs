@@ -14,6 +14,15 @@ const LOADER: &str = "ld-linux-x86-64.so.2";
 /// Most nested `#!` interpreters: the kernel's own bound.
 const MOST_INTERPRETERS: usize = 4;
 
+/// The error of a program that only the kernel can page.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: use --mode swap (the kernel's own paging to borrowed memory), or {other}")]
+pub struct NoShim {
+    /// The program, and the reason.
+    pub what: String,
+    other: &'static str,
+}
+
 /// Finds the program as a shell would.
 pub fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
     let shown = name.to_string_lossy();
@@ -80,14 +89,18 @@ fn check_elf(path: &Path, head: &[u8]) -> anyhow::Result<()> {
     }
     match loader(head) {
         Some(loader) if loader.ends_with(LOADER) => Ok(()),
-        Some(loader) => bail!(
-            "{shown} uses the loader {loader}, but the shim needs glibc's ({LOADER}): use --mode swap, \
-             or a build for glibc"
-        ),
-        None => bail!(
-            "{shown} is a static program, into which the shim cannot be loaded: use --mode swap (the \
-             kernel's own paging to borrowed memory), or a dynamic build"
-        ),
+        Some(loader) => Err(NoShim {
+            what: format!(
+                "{shown} uses the loader {loader}, but the shim needs glibc's ({LOADER})"
+            ),
+            other: "a build for glibc",
+        }
+        .into()),
+        None => Err(NoShim {
+            what: format!("{shown} is a static program, into which the shim cannot be loaded"),
+            other: "a dynamic build",
+        }
+        .into()),
     }
 }
 

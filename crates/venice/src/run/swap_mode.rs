@@ -7,22 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use venice_recipient::runs::About;
-use venice_swap::SwapError;
-use venice_swap::cgroup::{Hierarchy, MemoryCgroup};
 
-use super::child::Child;
 use super::{RunArgs, shown};
 use crate::place;
-use crate::rack::{self, RunDir};
+use crate::rack;
 use crate::runs::{Swapped, open_desk};
-use crate::swap::{self, Plan, RUN_GROUP, Reclaim, Size, Status};
+use crate::swap::{self, GroupState, Reclaim, RunSession, Size, Status, Wants};
 use venice_cli::failure::Usage;
 use venice_cli::terminal::{self, remark};
 
-/// Above the usual priorities of swap areas, so that the program's pages go to this device.
-const PRIORITY: u16 = 32_000;
+/// Interval between looks at processes that the program has left behind.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-const WRITE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs the program to its end; returns the program's exit code.
 pub fn execute(
@@ -30,64 +25,67 @@ pub fn execute(
     monitor: Option<&str>,
     local_bytes: u64,
     program: &Path,
+    mode_reason: String,
 ) -> anyhow::Result<i32> {
     if let Some(size) = args.remote {
         swap::check_size(size).map_err(Usage)?;
     }
-    let reclaim_to = reclaim_to(args)?;
-    require_swap()?;
-    let dir = RunDir::locate()?;
-    let port = args.port.map_or_else(rack::default_port, Ok)?;
-    let pid = std::process::id();
+    let wants = wants(args, monitor, local_bytes, program)?;
+    if args.dry_run {
+        let port = wants.port.map_or_else(rack::default_port, Ok)?;
+        let monitor = rack::monitor_address(monitor)?;
+        let plan = wants.plan("run".to_owned(), monitor, port, std::process::id());
+        return place::show(&plan.access(), &plan.spec(), (port, plan.node.as_deref()), args.json);
+    }
+    let session = Arc::new(RunSession::open(&wants)?);
+    let attached = session.attached().clone();
+    swap::warn_of_one_copy(&attached);
+    let mut child = session.start(program, &args.command)?;
+    let about = About { pid: child.pid(), command: shown(&args.command), ..About::default() };
+    let desk = open_desk(about, Swapped::new(session.clone(), local_bytes, mode_reason));
+    let ended = child.wait(|| ())?;
+    // Processes left behind (a daemon's) still have memory on the device.
+    let group = loop {
+        match session.group() {
+            Ok(group) if group.members.is_empty() => break group,
+            Ok(_) => std::thread::sleep(LOOK_EVERY),
+            Err(error) => {
+                remark(format!("venice: {error:#}"));
+                break GroupState::default();
+            }
+        }
+    };
+    drop(desk);
+    let after = session.device();
+    tell_losses(&after, &group);
+    if args.stats {
+        tell_summary(&after, &group);
+    }
+    drop(session);
+    Ok(ended.pass_on())
+}
+
+fn wants(
+    args: &RunArgs,
+    monitor: Option<&str>,
+    local_bytes: u64,
+    program: &Path,
+) -> anyhow::Result<Wants> {
     let default_bytes = local_bytes.saturating_mul(3);
-    let plan = Plan {
-        name: format!("run-{pid}"),
+    Ok(Wants {
+        local_bytes,
         size: args.remote.map_or(Size::UpTo(default_bytes), |size| Size::Exactly(size.0)),
-        monitor: rack::monitor_address(monitor)?,
-        port,
+        monitor: rack::explicit_address(monitor)?,
+        port: args.port,
         donors: args.donor.clone(),
         placement: args.placement,
         bandwidth_bps: args.bandwidth.map_or(0, NonZeroU64::get),
         waiting: args.waiting.waiting().into(),
         copies: args.copies,
-        reclaim_to,
+        reclaim_to: reclaim_to(args)?,
         node: args.node.clone(),
-        queues: Plan::default_queues(),
-        priority: PRIORITY,
-        device: None,
         purpose: program.display().to_string(),
-        owner_pid: Some(pid),
-    };
-    if args.dry_run {
-        return place::show(&plan.access(), &plan.spec(), (port, plan.node.as_deref()), args.json);
-    }
-    let device = Device { status: swap::attach(&dir, &plan)?, dir: &dir };
-    swap::warn_of_one_copy(&device.status);
-    let mut group = MemoryCgroup::create(RUN_GROUP, local_bytes, Some(device.status.size_bytes))?;
-    group.anchor_on(&device.status.device)?;
-    let group = Arc::new(group);
-    let mut child = Child::start(group.command(program), program, &args.command)?;
-    let about = About { pid: child.pid(), command: shown(&args.command), ..About::default() };
-    let run = Swapped::new(group.clone(), dir.clone(), device.status.clone(), local_bytes);
-    let desk = open_desk(about, run);
-    let ended = child.wait(|| ())?;
-    // Processes left behind (a daemon's) still have memory on the device.
-    while group.has_members() {
-        std::thread::sleep(LOOK_EVERY);
-    }
-    drop(desk);
-    if group.killed_for_memory() > 0 {
-        // What the device has got in all tells whether it was full.
-        group.wait_written(WRITE_PATIENCE);
-    }
-    let after = swap::status(&dir, &plan.name).unwrap_or_else(|| device.status.clone());
-    tell_losses(&after, &group);
-    if args.stats {
-        tell_summary(&after, &group);
-    }
-    drop(group);
-    drop(device);
-    Ok(ended.pass_on())
+    })
 }
 
 /// Returns the destinations for reclaimed memory (`--reclaim-to`).
@@ -97,31 +95,7 @@ fn reclaim_to(args: &RunArgs) -> anyhow::Result<Vec<Reclaim>> {
     places.map_err(|why| Usage(format!("--reclaim-to with --mode swap: {why}")).into())
 }
 
-/// Checks that the machine can swap and has memory cgroups.
-fn require_swap() -> anyhow::Result<()> {
-    venice_swap::require_root()?;
-    if Hierarchy::find().is_none() {
-        return Err(SwapError::no_memory_cgroup().into());
-    }
-    Ok(())
-}
-
-/// The run's swap device. Dropping it detaches it; if that fails, it detaches itself as soon as
-/// possible.
-struct Device<'a> {
-    status: Status,
-    dir: &'a RunDir,
-}
-
-impl Drop for Device<'_> {
-    fn drop(&mut self) {
-        if let Err(error) = swap::detach(self.dir, &self.status.name) {
-            remark(format!("venice: {error:#}; it detaches as soon as it can"));
-        }
-    }
-}
-
-fn tell_losses(status: &Status, group: &MemoryCgroup) {
+fn tell_losses(status: &Status, group: &GroupState) {
     let lost = status.copies.lost_donors.join(", ");
     if status.copies.lost_slabs > 0 {
         remark(format!(
@@ -132,9 +106,9 @@ fn tell_losses(status: &Status, group: &MemoryCgroup) {
     } else if !lost.is_empty() {
         remark(format!("venice: donors lost, other copies remain: {lost}"));
     }
-    if group.killed_for_memory() > 0 {
+    if group.killed_for_memory > 0 {
         let size = terminal::bytes(status.size_bytes);
-        let why = match group.has_outgrown_swap(status.written_bytes) {
+        let why = match group.has_outgrown_swap {
             true => format!(
                 "it outgrew --local and the {size} of its swap device: give it more --remote"
             ),
@@ -148,13 +122,13 @@ fn tell_losses(status: &Status, group: &MemoryCgroup) {
     }
 }
 
-fn tell_summary(status: &Status, group: &MemoryCgroup) {
+fn tell_summary(status: &Status, group: &GroupState) {
     let bytes = terminal::bytes;
-    let peak = group.peak_bytes().map_or("unknown".to_owned(), bytes);
+    let peak = group.peak_bytes.map_or("unknown".to_owned(), bytes);
     remark(format!(
         "venice: mode swap, port {}; {} local, peak {peak}; swapped to {} of {} by {}; copies {}",
         status.port,
-        group.limit_bytes().map_or("unknown".to_owned(), bytes),
+        group.limit_bytes.map_or("unknown".to_owned(), bytes),
         bytes(status.size_bytes),
         status.donors.join(", "),
         status.kind,

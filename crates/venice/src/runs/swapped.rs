@@ -4,29 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use venice_recipient::runs::{CoreView, Look, Sample, Watched};
-use venice_swap::cgroup::MemoryCgroup;
-use venice_wire::ByteSize;
 
-use crate::rack::RunDir;
-use crate::swap::{self, Status};
+use crate::swap::RunSession;
 
 /// A `--mode swap` run.
 pub struct Swapped {
-    group: Arc<MemoryCgroup>,
-    dir: RunDir,
-    /// Status of the device at the start of the run.
-    device: Status,
+    session: Arc<RunSession>,
     local_bytes: AtomicU64,
+    mode_reason: String,
 }
 
 impl Swapped {
-    /// Creates the run in `group`, which swaps to `device`.
-    pub fn new(group: Arc<MemoryCgroup>, dir: RunDir, device: Status, local_bytes: u64) -> Swapped {
-        Swapped { group, dir, device, local_bytes: AtomicU64::new(local_bytes) }
-    }
-
-    fn device(&self) -> Status {
-        swap::status(&self.dir, &self.device.name).unwrap_or_else(|| self.device.clone())
+    /// Creates the run of a session, with this limit at its start.
+    pub fn new(session: Arc<RunSession>, local_bytes: u64, mode_reason: String) -> Swapped {
+        Swapped { session, local_bytes: AtomicU64::new(local_bytes), mode_reason }
     }
 }
 
@@ -36,11 +27,12 @@ impl Watched for Swapped {
     }
 
     fn look(&self) -> Look {
-        let device = self.device();
+        let device = self.session.device();
+        let group = self.session.group().unwrap_or_default();
         Look {
             port: device.port.to_string(),
             local_bytes: self.local_bytes.load(Ordering::Relaxed),
-            resident_bytes: self.group.anonymous_bytes(),
+            resident_bytes: group.anonymous_bytes,
             remote_bytes: device.used_bytes,
             borrowed_bytes: device.size_bytes,
             donors: device.donors,
@@ -50,14 +42,15 @@ impl Watched for Swapped {
             missing: device.copies.missing(),
             lost_donors: device.copies.lost_donors,
             request_us: Some((device.request_p50_us, device.request_p99_us)),
-            processes: self.group.member_ids(),
-            mode_reason: "--mode swap is given".to_owned(),
+            processes: group.members,
+            mode_reason: self.mode_reason.clone(),
             ..Look::default()
         }
     }
 
     fn sample(&self) -> Sample {
-        Sample { faults: self.group.major_faults(), times: None }
+        let faults = self.session.group().unwrap_or_default().major_faults;
+        Sample { faults, times: None }
     }
 
     /// The kernel brings swapped pages in when they are read.
@@ -65,21 +58,8 @@ impl Watched for Swapped {
         Ok(CoreView::default())
     }
 
-    /// Checks far memory first: the kernel kills a program whose pages have nowhere to go.
     fn limit(&self, local_bytes: u64) -> Result<(), String> {
-        let device = self.device();
-        let excess = self.group.anonymous_bytes().saturating_sub(local_bytes);
-        let free = device.size_bytes.saturating_sub(device.used_bytes);
-        if excess > free {
-            return Err(format!(
-                "{} would have to be evicted, and of its swap device {} is free: use a larger --local, \
-                 or run it with a larger --remote",
-                ByteSize(excess),
-                ByteSize(free)
-            ));
-        }
-        let changed = self.group.change_limit(local_bytes, Some(self.device.size_bytes));
-        changed.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+        self.session.limit(local_bytes)?;
         self.local_bytes.store(local_bytes, Ordering::Relaxed);
         Ok(())
     }

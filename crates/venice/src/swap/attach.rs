@@ -48,6 +48,7 @@ pub fn execute(args: &AttachArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
         priority: args.priority,
         device: args.device,
         owner_pid: None,
+        user: None,
     };
     if args.dry_run {
         return place::show(&plan.access(), &plan.spec(), (port, plan.node.as_deref()), args.json);
@@ -106,8 +107,25 @@ fn free_name(dir: &RunDir) -> String {
     candidates.find(|name| !taken.contains(name)).expect("there are more numbers than devices")
 }
 
-/// Starts the server of `plan`'s device and waits until the device is in use.
+/// Starts the server of `plan`'s device and waits until the device is in use. A signal that cancels the
+/// wait in the queue then ends this process.
 pub fn attach(dir: &RunDir, plan: &Plan) -> anyhow::Result<Status> {
+    let waits = plan.waiting.wait_ms > 0;
+    let signals = waits.then(Signals::catch).transpose()?;
+    let caught = || signals.as_ref().and_then(Signals::caught);
+    let attached = attach_until(dir, plan, &|| caught().is_some());
+    if let (Err(_), Some(signal)) = (&attached, caught()) {
+        waiting::end_by(signal);
+    }
+    attached
+}
+
+/// As [`attach`], unless `is_over` becomes true meanwhile.
+pub fn attach_until(
+    dir: &RunDir,
+    plan: &Plan,
+    is_over: &dyn Fn() -> bool,
+) -> anyhow::Result<Status> {
     dir.create()?;
     let process = plan.process_name();
     if dir.process_dir(&process).exists() {
@@ -115,7 +133,7 @@ pub fn attach(dir: &RunDir, plan: &Plan) -> anyhow::Result<Status> {
         bail!("a swap device {name} exists already: see `venice swap list`");
     }
     dir.create_process_dir(&process)?;
-    let attached = start(dir, plan, &process);
+    let attached = start(dir, plan, &process, is_over);
     if attached.is_err() {
         // The error message already quotes its log.
         let _ = dir.remove_processes(&[process]);
@@ -123,12 +141,17 @@ pub fn attach(dir: &RunDir, plan: &Plan) -> anyhow::Result<Status> {
     attached
 }
 
-fn start(dir: &RunDir, plan: &Plan, process: &str) -> anyhow::Result<Status> {
+fn start(
+    dir: &RunDir,
+    plan: &Plan,
+    process: &str,
+    is_over: &dyn Fn() -> bool,
+) -> anyhow::Result<Status> {
     plan.save(dir)?;
     let folder = dir.process_dir(process);
     let words = ["swap", "serve", "--folder", &folder.display().to_string()].map(str::to_owned);
     let mut server = rack::spawn(dir, process, &words)?;
-    let outcome = wait_ready(dir, plan, process, &mut server);
+    let outcome = wait_ready(dir, plan, process, &mut server, is_over);
     if outcome.is_err() {
         let _ = server.kill();
         let _ = server.wait();
@@ -141,23 +164,27 @@ fn start(dir: &RunDir, plan: &Plan, process: &str) -> anyhow::Result<Status> {
     outcome
 }
 
+/// Reports that a request may wait in the rack's queue.
+pub fn tell_of_queue(name: &str, wait: Duration) {
+    if !wait.is_zero() {
+        terminal::remark(format!(
+            "venice: {name} waits in the queue while there is no room, {} at most (`venice queue`; Ctrl-C \
+             cancels)",
+            terminal::seconds(wait.as_secs_f64())
+        ));
+    }
+}
+
 fn wait_ready(
     dir: &RunDir,
     plan: &Plan,
     process: &str,
     server: &mut Child,
+    is_over: &dyn Fn() -> bool,
 ) -> anyhow::Result<Status> {
     let folder = dir.process_dir(process);
     let wait = plan.spec().waiting.at_most;
-    if !wait.is_zero() {
-        terminal::remark(format!(
-            "venice: {} waits in the queue while there is no room, {} at most (`venice queue`; Ctrl-C \
-             cancels)",
-            plan.name,
-            terminal::seconds(wait.as_secs_f64())
-        ));
-    }
-    let signals = (!wait.is_zero()).then(Signals::catch).transpose()?;
+    tell_of_queue(&plan.name, wait);
     let deadline = Instant::now().checked_add(READY_WITHIN.saturating_add(wait));
     loop {
         // The server listens once the kernel swaps to its device.
@@ -169,10 +196,9 @@ fn wait_ready(
             let why = why.unwrap_or_else(|| format!("its server ended: {status}"));
             bail!("{}: {why}", plan.name);
         }
-        if let Some(signal) = signals.as_ref().and_then(Signals::caught) {
+        if is_over() {
             end(server);
-            let _ = dir.remove_processes(&[process.to_owned()]);
-            waiting::end_by(signal);
+            bail!("{}: cancelled", plan.name);
         }
         if deadline.is_some_and(|deadline| Instant::now() > deadline) {
             bail!("{} was not ready within {} s", plan.name, READY_WITHIN.as_secs());

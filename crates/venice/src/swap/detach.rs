@@ -9,6 +9,7 @@ use super::DetachArgs;
 use super::control::{Answer, Question, ask};
 use super::list::of_device;
 use super::plan::{names, process_name};
+use super::session::clear_group;
 use super::status::{DEAD, SILENT, Status};
 use crate::rack::RunDir;
 use venice_cli::terminal;
@@ -65,6 +66,7 @@ pub fn detach(dir: &RunDir, name: &str) -> anyhow::Result<String> {
 /// Removes what a dead server left.
 fn clear_away(dir: &RunDir, name: &str, status: Option<Status>) -> anyhow::Result<String> {
     let mut lost = String::new();
+    clear_group(&dir.process_dir(&process_name(name)));
     if let Some(status) = status {
         // The device number of a removed device may be another one's by now.
         let is_anothers = names(dir).iter().any(|other| {

@@ -3,15 +3,22 @@
 //! Each device has a server, a process that outlives the command that started it ([`server`]). Its
 //! folder in the run directory holds its plan ([`plan`]), its log, and its control socket
 //! ([`control`]).
+//!
+//! A run with `--mode swap` has a device and a cgroup ([`session`]): root's in its own process, a user's
+//! in one of the [`helper`]'s ([`run_session`]).
 
 mod anchor;
 mod attach;
 mod control;
 mod detach;
+pub mod helper;
 mod list;
 mod plan;
+mod run_session;
 mod server;
+mod session;
 mod status;
+mod wants;
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -21,12 +28,14 @@ use venice_control::{DEFAULT_PRIORITY, Policy};
 use venice_fabric::parse_bandwidth;
 use venice_wire::ByteSize;
 
-pub use attach::{attach, in_words, warn_of_one_copy};
+pub use attach::{in_words, tell_of_queue, warn_of_one_copy};
 pub use detach::{detach, detach_all};
 pub use list::of_device as status;
-pub use plan::{Plan, Reclaim, Size, check_size};
-pub use server::RUN_GROUP;
+pub use plan::{Reclaim, Size, check_size};
+pub use run_session::{RunSession, check_user, is_root};
+pub use session::GroupState;
 pub use status::Status;
+pub use wants::Wants;
 
 use crate::identity::duration;
 use crate::rack::{PortKind, port_parser};
@@ -49,6 +58,13 @@ pub enum SwapCommand {
     /// Keep the kernel from killing programs of a cgroup while their swap device has room
     #[command(after_help = anchor::HELP)]
     Anchor(anchor::AnchorArgs),
+    /// Run the helper that lets ordinary users of this machine run programs on swap, where the agent
+    /// may not
+    #[command(after_help = helper::HELP)]
+    Helper(helper::HelperArgs),
+    /// Serve one user's run (started by the helper)
+    #[command(hide = true)]
+    Session(helper::SessionArgs),
     /// Serve one device in the foreground (started by `attach`)
     #[command(hide = true)]
     Serve(server::ServeArgs),
@@ -148,6 +164,8 @@ pub fn execute(command: &SwapCommand, monitor: Option<&str>) -> anyhow::Result<i
         SwapCommand::Detach(args) => detach::execute(args),
         SwapCommand::List(args) => list::execute(args),
         SwapCommand::Anchor(args) => anchor::execute(args),
+        SwapCommand::Helper(args) => helper::execute(args, monitor),
+        SwapCommand::Session(args) => helper::session(args, monitor),
         SwapCommand::Serve(args) => server::execute(args),
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use venice_control::Policy;
-use venice_control::client::Access;
-use venice_recipient::local_rack::access;
+use venice_control::client::{Access, UserIds};
+use venice_recipient::local_rack::{access, access_as};
 use venice_recipient::{AllocationSpec, MemorySpec, ReclaimTo, Waiting};
 use venice_swap::BlockKind;
 use venice_wire::ByteSize;
@@ -66,10 +66,13 @@ pub struct Plan {
     pub purpose: String,
     /// Process that the device serves: the device goes when it ends.
     pub owner_pid: Option<u32>,
+    /// User that the memory is granted to; `None`: the one that starts the server.
+    #[serde(default)]
+    pub user: Option<UserIds>,
 }
 
 /// [`Waiting`] in files.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
     /// Longest wait in milliseconds; 0: no wait.
     pub wait_ms: u64,
@@ -100,7 +103,7 @@ impl From<Waits> for Waiting {
 }
 
 /// Amount to borrow.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Size {
     /// Exactly this many bytes.
     Exactly(u64),
@@ -198,7 +201,10 @@ impl Plan {
 
     /// Returns the access to the rack.
     pub fn access(&self) -> Access {
-        access(&self.monitor)
+        match &self.user {
+            Some(user) => access_as(&self.monitor, user.clone()),
+            None => access(&self.monitor),
+        }
     }
 
     /// Returns the specification of its memory.

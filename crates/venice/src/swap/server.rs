@@ -25,6 +25,7 @@ use venice_wire::PAGE_BYTES;
 
 use super::control::{self, Answer, Question};
 use super::plan::{Plan, Size};
+use super::session::clear_group;
 use super::status::{Status, UP};
 use venice_cli::log::start_log;
 
@@ -173,6 +174,7 @@ impl Server {
                 next_try = Instant::now() + RETRY_EVERY;
                 // The owner's pages on the device belong to no other program.
                 MemoryCgroup::clear_leftovers(RUN_GROUP);
+                clear_group(&self.folder);
                 self.leave(None);
             }
             self.map_what_came();

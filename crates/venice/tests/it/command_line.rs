@@ -267,13 +267,14 @@ fn completions_and_man_pages_exist() {
 }
 
 /// Calls the completion function of bash as the shell does at the end of `line`.
-fn complete(script: &str, line: &str) -> String {
+fn complete(script: &Path, line: &str) -> String {
     let words: Vec<&str> = line.split(' ').collect();
     let [.., before, last] = &*words else { panic!("too few words: {line}") };
     let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
     let call = format!(
-        "{script}\nCOMP_WORDS=({}) COMP_CWORD={}\n_venice venice '{last}' '{before}'\necho \
+        "source {}\nCOMP_WORDS=({}) COMP_CWORD={}\n_venice venice '{last}' '{before}'\necho \
          \"${{COMPREPLY[@]}}\"",
+        script.display(),
         quoted.join(" "),
         words.len() - 1
     );
@@ -289,7 +290,8 @@ fn beside_venice(name: &str) -> PathBuf {
 #[test]
 fn lab_completes_its_commands() {
     let place = Place::new();
-    let script = place.venice(&["completions", "bash"]).expect(0).out;
+    let script = place.file("completions");
+    fs::write(&script, place.venice(&["completions", "bash"]).expect(0).out).unwrap();
     for (line, word) in [
         ("venice bench ", "fault"),
         ("venice bench fault --lo", "--local"),

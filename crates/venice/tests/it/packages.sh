@@ -28,7 +28,7 @@ in_root getent group venice >/dev/null || fail "no group venice"
 in_root venice doctor --json >"$over/doctor" || true
 grep -q '/usr/lib/venice/libvenice_preload.so' "$over/doctor" || fail "the shim is not found"
 rm "$over/doctor"
-in_root systemd-analyze verify /usr/lib/systemd/system/venice-{monitor,agent,helper}.service
+in_root systemd-analyze verify /usr/lib/systemd/system/venice-{monitor,agent,helper,swap-helper}.service
 in_root python3 -c 'import venice, importlib.metadata; importlib.metadata.version("venice")'
 echo '#include <venice.h>' | in_root sh -c 'cc $(pkg-config --cflags venice) -fsyntax-only -x c -'
 in_root ldd /usr/lib/x86_64-linux-gnu/libvenice.so.0 | grep -q 'not found' && fail "libvenice lacks a library"

@@ -2,6 +2,7 @@
 
 pub mod anchored;
 pub mod bodies;
+pub mod by_helper;
 mod go_program;
 mod moved_home;
 pub mod programs;

@@ -3,6 +3,7 @@
 
 use crate::swap::anchored;
 use crate::swap::bodies;
+use crate::swap::by_helper;
 use crate::swap::programs;
 use std::time::Duration;
 
@@ -27,6 +28,15 @@ fn in_guest(test: &str, body: impl FnOnce()) {
 #[test]
 fn programs_swap_over_nbd() {
     in_guest("programs_swap_over_nbd", || bodies::a_static_program_runs(Some("nbd"), &["shm"]));
+}
+
+#[test]
+fn members_swap_in_cgroup_v2() {
+    in_guest("members_swap_in_cgroup_v2", || {
+        let members = by_helper::Members::of_rack(2, "128MiB");
+        by_helper::members_program_runs(&members);
+        by_helper::limits_of_session_stay(&members);
+    });
 }
 
 #[test]

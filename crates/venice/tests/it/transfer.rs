@@ -26,7 +26,7 @@ fn root_takes_over_grants() {
     let node = row["owner_node"].as_str().unwrap().to_owned();
 
     // Another user may not, nor is a node of any name taken.
-    let to = Owner { node: node.clone(), user: "daemon".into() };
+    let to = Owner { node: node.clone(), user: "daemon".into(), is_bound: false };
     let request = TransferRequest { client_id: 2, grants: vec![GrantId(id)], to, claim_ms: 0 };
     let refused = rack.as_user(DAEMON, async |mut client| client.transfer(request).await);
     assert!(matches!(refused, Err(ControlError::Forbidden(_))), "{refused:?}");

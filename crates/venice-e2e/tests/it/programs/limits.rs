@@ -60,7 +60,8 @@ fn static_program_is_refused() {
     let program = CProgram::compile_with("exit_ways", &["-static"]);
     let path = program.command(&[]).get_program().to_str().expect("a path").to_string();
     let rack = Rack::shared(Port::Shm);
-    let output = run(rack, &["--local", "16MiB", "--remote", "64MiB", "--", &path, "0"]);
+    let words = ["--mode", "paged", "--local", "16MiB", "--remote", "64MiB", "--", &path, "0"];
+    let output = run(rack, &words);
     fails(&output, RUN_FAILED, &["static", "swap"]);
     assert!(output.stdout.is_empty(), "the program ran all the same");
 }

@@ -5,6 +5,7 @@ use super::super::pending::WantedMemory;
 use super::ahead::Ahead;
 use super::places::{Place, Waiter};
 use super::{Event, MonitorCore};
+use crate::caller::Owner;
 use crate::queueing::Preempt;
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::CalledBack;
@@ -201,7 +202,8 @@ impl MonitorCore {
     ) -> impl Iterator<Item = &'a GrantRecord> {
         let queueing = *waiter.queueing();
         let is_own = |grant: &GrantRecord| {
-            grant.owner.as_ref().is_some_and(|owner| owner.user == waiter.checked.owner.user)
+            let is_own = |owner: &Owner| owner.user == waiter.checked.owner.user && !owner.is_bound;
+            grant.owner.as_ref().is_some_and(is_own)
         };
         self.rat.iter().filter(move |grant| {
             grant.state == GrantState::Committed

@@ -54,6 +54,12 @@ impl MonitorCore {
         };
         let is_owner = grant.owner.as_ref().is_some_and(|it| it.is(by));
         if !is_owner && !by.is_admin {
+            if grant.owner.as_ref().is_some_and(|owner| owner.is_bound) {
+                return Err(RackError::Forbidden(format!(
+                    "grant {id} is of a swap device, where pages of any program may lie: only root on \
+                     the Monitor Node's machine may transfer it"
+                )));
+            }
             let owner = grant.owner.as_ref().map_or("nobody".to_owned(), Owner::to_string);
             return Err(RackError::Forbidden(format!(
                 "grant {id} is {owner}'s: only its owner, or root on the Monitor Node's machine, may \

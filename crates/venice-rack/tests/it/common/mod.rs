@@ -52,7 +52,7 @@ pub fn settings() -> MonitorSettings {
 
 /// Returns some user.
 pub fn owner() -> Owner {
-    Owner { node: "node1".to_owned(), user: "alice".to_owned() }
+    Owner { node: "node1".to_owned(), user: "alice".to_owned(), is_bound: false }
 }
 
 /// Returns the registration of a node with this many slabs.

@@ -587,7 +587,7 @@ fn name_of(index: usize) -> String {
 /// Returns one of two users on two nodes, in turn.
 fn owner_of(recipient: usize) -> Owner {
     let user = USERS[recipient % USERS.len()].to_owned();
-    Owner { node: format!("home{}", recipient / 2 % 2), user }
+    Owner { node: format!("home{}", recipient / 2 % 2), user, is_bound: false }
 }
 
 /// Takes one of the items, if there are any.

@@ -282,7 +282,9 @@ fn impossible_grants_are_not_adopted() {
     let donor = Identity { node: NodeId(1), epoch: 1 };
     let (_, known) = rack.lend(4);
     let long = "x".repeat(256);
-    let of = |node: &str, user: &str| Some(Owner { node: node.into(), user: user.into() });
+    let of = |node: &str, user: &str| {
+        Some(Owner { node: node.into(), user: user.into(), is_bound: false })
+    };
     let held = vec![
         held_of(GrantId(1 << 63), 1),
         held_of(GrantId(701), 0),

@@ -14,12 +14,20 @@ use venice_wire::{GrantId, SLAB_BYTES};
 impl Rack {
     /// Lends all of it at that node, which then has this many slabs free.
     fn lend_at(&mut self, node: &str, slabs: u64, priority: u8, free_slabs: u32) -> GrantId {
+        self.lend_at_to(owner(), (node, slabs, priority, free_slabs))
+    }
+
+    fn lend_at_to(
+        &mut self,
+        owner: Owner,
+        (node, slabs, priority, free_slabs): (&str, u64, u8, u32),
+    ) -> GrantId {
         let client_id = 100 + u128::from(priority) * 8 + u128::from(slabs);
         let queueing = Queueing { priority, ..Queueing::default() };
         let wants = vec![Want::memory(slabs * SLAB_BYTES, 1)];
         let donors = vec![node.to_owned()];
         let request = AllocationRequest { wants, donors, queueing, ..eight_slabs(client_id) };
-        self.core.handle_request(0, owner(), request).unwrap();
+        self.core.handle_request(0, owner, request).unwrap();
         let (donor, request) = prepares(self.actions()).remove(0);
         let status = |revision| DonorStatus { total_slabs: 8, free_slabs, revision };
         let revision = 100 - u64::from(free_slabs);
@@ -100,6 +108,18 @@ fn preemption_takes_least_and_lowest() {
     rack.leave(&stranger);
     rack.wait(stranger, 8, Preempt::All);
     assert_eq!(rack.called_back(&held), [large, small, lowest]);
+}
+
+#[test]
+fn own_bound_grant_is_not_preempted() {
+    let mut rack = Rack::new(&["node1"]);
+    let bound = Owner { is_bound: true, ..owner() };
+    let grant = rack.lend_at_to(bound, ("node1", 4, 50, 4));
+    rack.wait(owner(), 6, Preempt::Own);
+    assert_eq!(rack.called_back(&[(grant, 4)]), []);
+    rack.leave(&owner());
+    rack.wait(owner(), 6, Preempt::All);
+    assert_eq!(rack.called_back(&[(grant, 4)]), [grant], "root may");
 }
 
 #[test]

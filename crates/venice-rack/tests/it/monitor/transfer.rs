@@ -11,14 +11,17 @@ use venice_rack::types::{
 const TRANSFER: u128 = 77;
 
 fn bob() -> Owner {
-    Owner { node: "node2".to_owned(), user: "bob".to_owned() }
+    Owner { node: "node2".to_owned(), user: "bob".to_owned(), is_bound: false }
 }
 
 /// Returns a caller; `None`: an administrator.
 fn caller(owner: Option<Owner>) -> User {
     let is_admin = owner.is_none();
-    let Owner { node, user: name } =
-        owner.unwrap_or(Owner { node: "monitor".to_owned(), user: "root".to_owned() });
+    let Owner { node, user: name, .. } = owner.unwrap_or(Owner {
+        node: "monitor".to_owned(),
+        user: "root".to_owned(),
+        is_bound: false,
+    });
     User { node, uid: 1000, name, is_admin }
 }
 
@@ -65,8 +68,12 @@ fn aborted(actions: &[Action]) -> usize {
 impl Rack {
     /// Lends two slabs of the first node.
     fn lend_at_one(&mut self) -> (Identity, GrantId) {
+        self.lend_at_one_to(owner())
+    }
+
+    fn lend_at_one_to(&mut self, owner: Owner) -> (Identity, GrantId) {
         let request = AllocationRequest { donors: vec!["node1".to_owned()], ..request(1, 2) };
-        self.core.handle_request(0, owner(), request).unwrap();
+        self.core.handle_request(0, owner, request).unwrap();
         let (donor, request) = prepares(self.actions()).remove(0);
         self.core.handle_prepared(0, donor, request.grant, Ok(status(6, 2)));
         granted(self.actions()).unwrap();
@@ -167,6 +174,20 @@ fn strangers_transfer_nothing() {
     assert!(matches!(rack.refused(Some(owner()), unknown), RackError::UnknownNode(_)));
     let none = rack.refused(None, transfer(&[GrantId(99)]));
     assert!(none.to_string().contains("no grant 99"), "{none}");
+    assert_eq!(steps(&rack.transfer(None, transfer(&[grant]))).len(), 1, "root may");
+}
+
+#[test]
+fn bound_grant_is_not_given_away() {
+    let mut rack = Rack::new(&["node1", "node2"]);
+    let bound = Owner { is_bound: true, ..owner() };
+    let (_, grant) = rack.lend_at_one_to(bound);
+    let refused = rack.refused(Some(owner()), transfer(&[grant]));
+    assert!(matches!(&refused, RackError::Forbidden(_)), "{refused}");
+    assert!(refused.to_string().contains("swap device"), "{refused}");
+    // Its user does not call it off either, and is charged for it.
+    assert!(matches!(rack.core.handle_leave(0, &owner(), 1), Err(RackError::Forbidden(_))));
+    assert_eq!(rack.charged(), [(owner().user, 2)]);
     assert_eq!(steps(&rack.transfer(None, transfer(&[grant]))).len(), 1, "root may");
 }
 

@@ -62,7 +62,7 @@ impl Recipient {
     }
 
     pub(super) fn ask_transfer(&mut self, desk: &mut Desk<'_>) {
-        let Owner { node, user: name } = self.owner();
+        let Owner { node, user: name, .. } = self.owner();
         let by = User { node, uid: 1000, name, is_admin: false };
         let Some(handing) = self.handing.as_mut() else { return };
         handing.tries += 1;
@@ -192,5 +192,5 @@ impl Recipient {
 pub(super) fn owner_of(number: u16, donors: u16) -> Owner {
     let user = ["alice", "bob"][usize::from(number % 2)];
     let node = crate::control::agent::name_of(number % donors);
-    Owner { node, user: user.to_owned() }
+    Owner { node, user: user.to_owned(), is_bound: false }
 }

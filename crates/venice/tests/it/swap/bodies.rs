@@ -17,7 +17,8 @@ use crate::swap::programs::{Donors, ended_right, filled, grants, list, pages, sw
 pub fn a_static_program_runs(kind: Option<&str>, ports: &[&str]) {
     let place = Donors::start(2, "64MiB");
     let program = pages().to_str().unwrap();
-    let refused = place.venice(&["run", "--local", "8MiB", "--", program, "32"]).expect(125);
+    let refused = place.venice(&["run", "--mode", "paged", "--local", "8MiB", "--", program, "32"]);
+    let refused = refused.expect(125);
     assert!(refused.complaint().contains("--mode swap"), "{refused:?}");
     for port in ports {
         let said = swap_run(&place, port, &["--remote", "96MiB", "--", program, "32"]);

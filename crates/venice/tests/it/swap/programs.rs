@@ -13,6 +13,9 @@ use serde_json::Value;
 use crate::common::rack::Rack;
 use crate::common::{Place, Said};
 
+/// A group that Debian has, whose members may borrow.
+pub const GROUP: &str = "nogroup";
+
 /// The rack of a swapping program.
 pub enum Donors {
     /// A rack of `venice up`.
@@ -48,10 +51,12 @@ impl Deref for Donors {
 /// the agents.
 pub fn patient_rack(nodes: u32, lend: &str, words: &[&str]) -> Rack {
     let patient = ["--lease-s", "600", "--heartbeat-interval-s", "20", "--donor-timeout-s", "60"];
-    let mut rack = Rack::start(1, &patient);
+    let group = ["--socket-group", GROUP];
+    let mut rack = Rack::start(1, &[&patient[..], &group].concat());
     for name in (1..=nodes).map(|number| format!("node{number}")) {
         let socket = rack.place.file(&format!("{name}.shm")).display().to_string();
-        rack.add_agent(&name, &[&["--lend", lend, "--shm-socket", &socket], words].concat());
+        let own = ["--lend", lend, "--shm-socket", &socket];
+        rack.add_agent(&name, &[&own[..], &group, words].concat());
     }
     rack.place.find_monitor_at(&rack.all());
     rack

@@ -172,7 +172,7 @@ fn listed(monitor: &MonitorCore, now_ns: u64) -> BTreeMap<u64, Held> {
     let rows = monitor.grant_rows(now_ns).into_iter().filter(|row| row.kind.is_device());
     rows.map(|row| {
         assert_eq!(row.state, "committed", "grant {}", row.id);
-        let owner = Owner { node: row.owner_node, user: row.owner_user };
+        let owner = Owner { node: row.owner_node, user: row.owner_user, is_bound: false };
         (row.id, (row.donor, row.address, row.bytes, owner))
     })
     .collect()
