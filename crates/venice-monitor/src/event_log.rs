@@ -42,17 +42,18 @@ struct Events {
 impl Events {
     /// True if the same program was refused the same request for the same reason shortly before.
     fn is_repeated(&self, refused: &EventRow, now_ms: u64) -> bool {
-        let what = |row: &EventRow| {
-            let EventRow {
-                kind, owner_user, owner_node, recipient, purpose, bytes, reason, ..
-            } = row.clone();
-            (kind, owner_user, owner_node, recipient, purpose, bytes, reason)
-        };
+        let refused = repeated_parts(refused);
         let of_owners = self.kept[1].iter().rev();
         let mut recent =
             of_owners.take_while(|row| row.time_ms.saturating_add(REPEATED_WITHIN_MS) > now_ms);
-        recent.any(|row| what(row) == what(refused))
+        recent.any(|row| repeated_parts(row) == refused)
     }
+}
+
+/// Returns the parts of an event that a repetition of the same request has too.
+fn repeated_parts(row: &EventRow) -> impl PartialEq + '_ {
+    let EventRow { kind, owner_user, owner_node, recipient, purpose, bytes, reason, .. } = row;
+    (kind, owner_user, owner_node, recipient, purpose, bytes, reason)
 }
 
 impl EventLog {

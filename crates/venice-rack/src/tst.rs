@@ -41,8 +41,8 @@ impl Tst {
     /// True if UDP packets do not reach `to`: `from` has found its link down; or, where it does not
     /// test that link, every node that does.
     pub(crate) fn is_cut(&self, from: Option<NodeId>, to: NodeId) -> bool {
-        let mut down = self.cut.range((to, NodeId(0))..=(to, NodeId(u32::MAX))).peekable();
-        if down.peek().is_none() {
+        let mut down = self.cut.range((to, NodeId(0))..=(to, NodeId(u32::MAX)));
+        if down.next().is_none() {
             return false;
         }
         if let Some(report) = from.and_then(|from| self.get(from, to, LinkPort::Udp)) {

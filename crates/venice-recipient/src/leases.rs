@@ -4,7 +4,7 @@
 //! lost in the run block if its shm connection ended, its address refuses, the grant is unknown to
 //! it, or nothing at its address was reached for a whole lease. An agent that stands still counts
 //! that time to no lease: its donor is lost if others have all its contents, else it is waited for
-//! ([`SILENT_LEASES`]). The pagers check these marks before every access, and set those they find
+//! ([`Donor::judge_silence`]). The pagers check these marks before every access, and set those they find
 //! themselves.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use venice_control::Notice;
-use venice_memory::paged::run_block::{Donor, Fate, RunBlockMap, SILENT_LEASES};
+use venice_memory::paged::run_block::{Donor, Fate, RunBlockMap};
 
 use crate::error::RecipientError;
 use crate::holding::Holding;
@@ -250,6 +250,7 @@ impl Donors {
         while let Some(Renewal { index, sent, outcome }) = self.renewals.poll() {
             let grant = &mut self.grants[index];
             let donor = &block.donors()[grant.donor];
+            let silence = grant.heard.elapsed();
             match outcome {
                 Renewed::Live(notice) => {
                     (grant.heard, grant.answered) = (Instant::now(), sent);
@@ -264,17 +265,8 @@ impl Donors {
                     donor.lose(Fate::Revoked);
                 }
                 Renewed::Refused => donor.lose(Fate::Died),
-                Renewed::Silent => match grant.heard.elapsed() {
-                    silence if silence > self.lease * SILENT_LEASES => {
-                        donor.lose(Fate::Unresponsive);
-                    }
-                    silence if silence > self.lease => donor.suspect(),
-                    _ => {}
-                },
-                Renewed::Unreachable if grant.heard.elapsed() > self.lease => {
-                    donor.lose(Fate::Unresponsive);
-                }
-                Renewed::Unreachable => {}
+                Renewed::Silent => donor.judge_silence(silence, self.lease, true),
+                Renewed::Unreachable => donor.judge_silence(silence, self.lease, false),
             }
         }
     }

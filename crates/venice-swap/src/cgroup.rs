@@ -108,8 +108,8 @@ impl MemoryCgroup {
     /// has go on applying, and moves the process into it.
     ///
     /// # Errors
-    /// As of [`MemoryCgroup::create`]; [`SwapError::LimitLeft`]; [`SwapError::ForeignProcess`] if the
-    /// process ends meanwhile.
+    /// The errors of [`MemoryCgroup::create`]; [`SwapError::LimitLeft`]; [`SwapError::ForeignProcess`]
+    /// if the process ends meanwhile.
     pub fn create_for(
         process: &UserProcess,
         name: &str,

@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 
 impl MonitorCore {
     /// Sets a quota, or (unlimited) exempts a user from the default. Limits that the record leaves
-    /// out stay. `by` is the caller, for the event. Answered by [`Action::ReplyDone`] once it is durable. Existing grants are not
-    /// affected.
+    /// out stay. `by` is the caller, for the event. Answered by [`Action::ReplyDone`] once it is
+    /// durable. Existing grants are not affected.
     pub fn handle_set_quota(&mut self, token: Token, record: QuotaRecord, by: &str) {
         let result = check_quota_record(&record);
         if result.is_ok() {

@@ -31,14 +31,7 @@ pub struct HelperArgs {
 /// Serves until it is stopped.
 pub fn execute(args: &HelperArgs) -> anyhow::Result<i32> {
     args.log.start()?;
-    let path = match &args.socket {
-        Some(path) => {
-            check_socket_dir(path)?;
-            path.clone()
-        }
-        None => Path::new(SERVICE_HELPER_DIR).join(HELPER_SOCKET),
-    };
-    make_socket_dir(Some(&path))?;
+    let path = socket_path(args.socket.as_deref(), Path::new(SERVICE_HELPER_DIR), HELPER_SOCKET)?;
     if let Err(errno) = check_privileges() {
         bail!(
             "this process may not let others page ({errno}): run it as root, or with \
@@ -48,14 +41,18 @@ pub fn execute(args: &HelperArgs) -> anyhow::Result<i32> {
     let helper = start(&path, &args.socket_group)
         .with_context(|| format!("cannot listen at {}", path.display()))?;
     tracing::info!(socket = %path.display(), group = args.socket_group, "letting users page");
-    run_daemon(
-        || {},
-        async |shutdown| {
-            shutdown.await;
-            Ok(())
-        },
-    )
-    .inspect(|_| drop(helper))
+    helper.run()
+}
+
+/// Returns the path of a helper's socket: the named one, or that of its service in `dir`. Its directory is
+/// there then, and no other user's.
+pub fn socket_path(named: Option<&Path>, dir: &Path, file: &str) -> anyhow::Result<PathBuf> {
+    if let Some(path) = named {
+        check_socket_dir(path)?;
+    }
+    let path = named.map_or_else(|| dir.join(file), Path::to_owned);
+    make_socket_dir(Some(&path))?;
+    Ok(path)
 }
 
 fn start(path: &Path, group: &str) -> io::Result<HelperThread> {
@@ -97,6 +94,18 @@ impl HelperThread {
         let thread = std::thread::Builder::new().name(name.into());
         let thread = thread.spawn(move || serve(until.as_fd()))?;
         Ok(HelperThread { stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Keeps it until this process is asked to end.
+    pub fn run(self) -> anyhow::Result<i32> {
+        run_daemon(
+            || {},
+            async |shutdown| {
+                shutdown.await;
+                Ok(())
+            },
+        )
+        .inspect(|_| drop(self))
     }
 }
 

@@ -21,8 +21,7 @@ use rustix::process::{
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use agent::{AgentArgs, execute as agent, execute_router as router};
-pub use helper::{HelperArgs, HelperThread, execute as helper, group_id};
-pub use local_socket::{check_socket_dir, make_socket_dir};
+pub use helper::{HelperArgs, HelperThread, execute as helper, group_id, socket_path};
 pub use monitor::{MonitorArgs, execute as monitor, told};
 pub use monitor_settings::MonitorSettings;
 pub use observe_args::ObserveArgs;
@@ -31,11 +30,11 @@ pub use size::lend_size;
 pub use store_args::StoreArgs;
 
 /// Completes when the daemon is asked to stop.
-pub type Shutdown = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Shutdown = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs a daemon until it fails or is asked to stop by SIGTERM or SIGINT. Its threads begin with
 /// `on_thread_start`.
-pub fn run_daemon(
+fn run_daemon(
     on_thread_start: fn(),
     daemon: impl AsyncFnOnce(Shutdown) -> anyhow::Result<()>,
 ) -> anyhow::Result<i32> {

@@ -120,7 +120,8 @@ pub fn attach(dir: &RunDir, plan: &Plan) -> anyhow::Result<Status> {
     attached
 }
 
-/// As [`attach`], unless `is_over` becomes true meanwhile.
+/// Starts the server of `plan`'s device and waits until the device is in use, or cancels it once
+/// `is_over` is true.
 pub fn attach_until(
     dir: &RunDir,
     plan: &Plan,

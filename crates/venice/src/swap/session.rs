@@ -56,7 +56,7 @@ pub struct GroupState {
     pub major_faults: u64,
     /// Times that the kernel has killed a process for memory.
     pub killed_for_memory: u64,
-    /// True if a process was killed and the device was full.
+    /// True if a process was killed, none is left, and the device was full.
     pub has_outgrown_swap: bool,
     /// Its processes.
     pub members: Vec<u32>,
@@ -117,11 +117,10 @@ impl Session {
     pub fn group(&self) -> GroupState {
         let Some(group) = &self.group else { return GroupState::default() };
         let killed_for_memory = group.killed_for_memory();
-        let has_outgrown_swap = killed_for_memory > 0 && {
+        let members = group.member_ids();
+        let has_outgrown_swap = killed_for_memory > 0 && members.is_empty() && {
             // What the device has got in all tells whether it was full.
-            if !group.has_members() {
-                group.wait_written(WRITE_PATIENCE);
-            }
+            group.wait_written(WRITE_PATIENCE);
             group.has_outgrown_swap(self.device().written_bytes)
         };
         GroupState {
@@ -131,7 +130,7 @@ impl Session {
             major_faults: group.major_faults(),
             killed_for_memory,
             has_outgrown_swap,
-            members: group.member_ids(),
+            members,
         }
     }
 

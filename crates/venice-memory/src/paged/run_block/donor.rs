@@ -1,8 +1,11 @@
 //! A donor as all processes of a run see it: its addresses and its state.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use venice_wire::{GrantId, SEAL_KEY_BYTES, SealKey};
+
+use super::SILENT_LEASES;
 
 /// The cause of a donor's loss. Its contents are lost with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +148,18 @@ impl Donor {
     pub fn take_suspicion(&self) -> bool {
         self.is_suspected.load(Ordering::Acquire) != 0
             && self.is_suspected.swap(0, Ordering::AcqRel) != 0
+    }
+
+    /// Judges its silence, the time since its last answer to a renewal. A donor that is not reached is
+    /// lost after a lease. One whose machine accepts connections stands still: it is suspected then,
+    /// and lost after [`SILENT_LEASES`].
+    pub fn judge_silence(&self, silence: Duration, lease: Duration, is_reached: bool) {
+        let longest = if is_reached { lease * SILENT_LEASES } else { lease };
+        if silence > longest {
+            self.lose(Fate::Unresponsive);
+        } else if silence > lease {
+            self.suspect();
+        }
     }
 
     /// Marks it as lost. The first cause stands.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use venice_wire::{GrantId, NodeId, SLAB_BYTES};
 
@@ -14,7 +15,7 @@ use super::world::{BUILDER, SUPERVISOR, World};
 use super::{Counts, LEASE_NS};
 use crate::paged::rebuild::{BuildError, Copier};
 use crate::paged::run_block::{
-    Batches, Fate, ReplicaAt, ReplicaState, RunBlockMap, SILENT_LEASES, SuspicionResolver,
+    Batches, Fate, ReplicaAt, ReplicaState, RunBlockMap, SuspicionResolver,
 };
 
 /// Interval of the supervisor's checks, nanoseconds.
@@ -94,6 +95,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn renew_all(&mut self, now_ns: u64) {
+        let lease = self.block.lease();
         for (index, donor) in self.block.donors().iter().enumerate() {
             if donor.is_gone() {
                 continue;
@@ -103,6 +105,7 @@ impl<'a> Supervisor<'a> {
             let node = node_of(self.block, index);
             let renewal = self.world.state().donors[node].renew(now_ns, grant);
             let answered_ns = self.answered_ns.entry(index).or_insert(now_ns);
+            let silence = Duration::from_nanos(now_ns - *answered_ns);
             match renewal {
                 Renewal::Live { is_reclaiming } => {
                     *answered_ns = now_ns;
@@ -110,17 +113,8 @@ impl<'a> Supervisor<'a> {
                 }
                 Renewal::Unknown => donor.lose(Fate::Revoked),
                 Renewal::Refused => donor.lose(Fate::Died),
-                Renewal::Silent => match now_ns - *answered_ns {
-                    silence if silence > LEASE_NS * u64::from(SILENT_LEASES) => {
-                        donor.lose(Fate::Unresponsive)
-                    }
-                    silence if silence > LEASE_NS => donor.suspect(),
-                    _ => {}
-                },
-                Renewal::Unreachable if now_ns - *answered_ns > LEASE_NS => {
-                    donor.lose(Fate::Unresponsive)
-                }
-                Renewal::Unreachable => {}
+                Renewal::Silent => donor.judge_silence(silence, lease, true),
+                Renewal::Unreachable => donor.judge_silence(silence, lease, false),
             }
         }
     }

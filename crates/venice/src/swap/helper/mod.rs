@@ -35,7 +35,7 @@ pub use client::{HelperSession, check};
 pub use session_process::{SessionArgs, execute as session};
 
 use super::session::require_swap;
-use crate::daemon::{HelperThread, check_socket_dir, group_id, make_socket_dir, run_daemon};
+use crate::daemon::{HelperThread, group_id, socket_path};
 use crate::doctor::has_capability;
 use crate::rack::RunDir;
 use messages::{Answer, Channel};
@@ -85,14 +85,8 @@ pub fn least_copies_parser() -> impl TypedValueParser<Value = u32> {
 /// Serves until it is stopped.
 pub fn execute(args: &HelperArgs, monitor: Option<&str>) -> anyhow::Result<i32> {
     args.log.start()?;
-    let path = match &args.socket {
-        Some(path) => {
-            check_socket_dir(path)?;
-            path.clone()
-        }
-        None => Path::new(SERVICE_SWAP_HELPER_DIR).join(SWAP_HELPER_SOCKET),
-    };
-    make_socket_dir(Some(&path))?;
+    let dir = Path::new(SERVICE_SWAP_HELPER_DIR);
+    let path = socket_path(args.socket.as_deref(), dir, SWAP_HELPER_SOCKET)?;
     check_privileges()?;
     let settings = Settings {
         monitor: monitor.map(str::to_owned),
@@ -102,14 +96,7 @@ pub fn execute(args: &HelperArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
     let helper = start(&path, &args.socket_group, settings)
         .with_context(|| format!("cannot listen at {}", path.display()))?;
     tracing::info!(socket = %path.display(), group = args.socket_group, "running users' programs on swap");
-    run_daemon(
-        || {},
-        async |shutdown| {
-            shutdown.await;
-            Ok(())
-        },
-    )
-    .inspect(|_| drop(helper))
+    helper.run()
 }
 
 /// The settings of a helper.

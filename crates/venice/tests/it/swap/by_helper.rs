@@ -361,9 +361,7 @@ fn quota_bounds_members_swap() {
     let words = [&RUN[..], &["--", "true"]].concat();
     let refused = members.venice(&words).expect(125);
     assert!(refused.complaint().contains("of a quota of 64MiB"), "{refused:?}");
-    let small = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "32MiB", "--", "true"];
-    members.venice(&small).expect(0);
-    members.expect_nothing_left();
+    small_program_runs(&members, "32MiB");
 }
 
 #[test]
@@ -559,11 +557,11 @@ fn nonsense_is_refused() {
     wait_until("the wait is over", || queue().as_array().unwrap().is_empty());
     drop(holding);
     members.expect_nothing_left();
-    members_program_runs_small(&members);
+    small_program_runs(&members, "16MiB");
 }
 
-fn members_program_runs_small(members: &Members) {
-    let words = ["run", "--mode", "swap", "--local", "8MiB", "--remote", "16MiB", "--", "true"];
+fn small_program_runs(members: &Members, remote: &str) {
+    let words = ["run", "--mode", "swap", "--local", "8MiB", "--remote", remote, "--", "true"];
     members.venice(&words).expect(0);
     members.expect_nothing_left();
 }
