@@ -199,6 +199,7 @@ impl Device {
             Fate::Died => "its agent has died",
             Fate::Revoked => "its node has taken it back",
             Fate::Unresponsive => "its node does not answer",
+            Fate::NotAdmitted => "its node does not admit this program any more",
         };
         Some(self.held.why_lost().unwrap_or_else(|| said.to_owned()))
     }

@@ -100,6 +100,9 @@ impl fmt::Display for HeldNews {
             HeldEvent::Lost(Fate::Died) => "its agent is gone: the grant is over",
             HeldEvent::Lost(Fate::Revoked) => "it was taken back: the grant is over",
             HeldEvent::Lost(Fate::Unresponsive) => "it does not answer: the lease runs out",
+            HeldEvent::Lost(Fate::NotAdmitted) => {
+                "it does not admit this program any more: the lease runs out"
+            }
             HeldEvent::Wanted(notice) => reason_text(notice.reason),
             HeldEvent::Due => "its notice time is over: it is released",
         };
@@ -297,6 +300,8 @@ struct Kept {
     until: Option<Instant>,
     is_due: bool,
     is_lost: bool,
+    /// True if the donor did not admit this process at the last renewal.
+    is_refused: bool,
     /// True if its service is watched.
     is_served: bool,
     /// The donor's reason of its end.
@@ -313,6 +318,7 @@ impl Kept {
             until: None,
             is_due: false,
             is_lost: false,
+            is_refused: false,
             is_served: false,
             why: None,
         }
@@ -429,6 +435,7 @@ impl Keeper {
         match outcome {
             Renewed::Live(notice) if !kept.is_lost => {
                 kept.renewed = kept.renewed.max(sent);
+                kept.is_refused = false;
                 self.hear(index, sent, notice);
             }
             Renewed::Transferred(to) => self.lose_for(index, transferred_text(&to)),
@@ -436,6 +443,7 @@ impl Keeper {
             Renewed::Unknown if kept.is_served => {}
             Renewed::Unknown => self.lose(index, Fate::Revoked),
             Renewed::Refused => self.lose(index, Fate::Died),
+            Renewed::NotAdmitted => kept.is_refused = true,
             Renewed::Live(_) | Renewed::Silent | Renewed::Unreachable => {}
         }
     }
@@ -485,7 +493,8 @@ impl Keeper {
         for index in 0..self.kept.len() {
             let kept = &mut self.kept[index];
             if kept.is_over(now) {
-                self.lose(index, Fate::Unresponsive);
+                let is_refused = kept.is_refused;
+                self.lose(index, if is_refused { Fate::NotAdmitted } else { Fate::Unresponsive });
             } else if kept.until.is_some_and(|until| until <= now) && !kept.is_lost {
                 self.give_back(index);
                 self.lose(index, Fate::Revoked);

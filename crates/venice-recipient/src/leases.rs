@@ -2,10 +2,10 @@
 //!
 //! Leases are renewed at the donors, so a dead Monitor Node stops nothing. A donor is marked as
 //! lost in the run block if its shm connection ended, its address refuses, the grant is unknown to
-//! it, or nothing at its address was reached for a whole lease. An agent that stands still counts
-//! that time to no lease: its donor is lost if others have all its contents, else it is waited for
-//! ([`Donor::judge_silence`]). The pagers check these marks before every access, and set those they find
-//! themselves.
+//! it, or for a whole lease it did not admit this process or was not reached. An agent that stands
+//! still counts that time to no lease: its donor is lost if others have all its contents, else it is
+//! waited for ([`Donor::judge_silence`]). The pagers check these marks before every access, and set
+//! those they find themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -254,6 +254,7 @@ impl Donors {
             match outcome {
                 Renewed::Live(notice) => {
                     (grant.heard, grant.answered) = (Instant::now(), sent);
+                    donor.note_admission(true);
                     hear(grant.donor, notice);
                 }
                 Renewed::Transferred(owner) => {
@@ -265,6 +266,10 @@ impl Donors {
                     donor.lose(Fate::Revoked);
                 }
                 Renewed::Refused => donor.lose(Fate::Died),
+                Renewed::NotAdmitted => {
+                    donor.note_admission(false);
+                    donor.judge_silence(silence, self.lease, false);
+                }
                 Renewed::Silent => donor.judge_silence(silence, self.lease, true),
                 Renewed::Unreachable => donor.judge_silence(silence, self.lease, false),
             }

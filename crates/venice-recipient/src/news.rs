@@ -157,6 +157,10 @@ impl LostDonor {
                 format!("node {name} has no link free for more programs over udp")
             }
             (None, Fate::Unresponsive) => format!("node {name} stopped answering"),
+            (None, Fate::NotAdmitted) => format!(
+                "node {name} does not admit this program any more (a certificate has expired, was \
+                 revoked or is of a retired authority: start the program again)"
+            ),
         }
     }
 }

@@ -366,9 +366,12 @@ enum Built {
     NoMore,
 }
 
-/// Returns the names of the donors that died, or stopped answering.
+/// Returns the names of the donors that died, stopped answering, or admit this process no more.
 fn dead_nodes(block: &RunBlock) -> BTreeSet<String> {
-    let is_dead = |donor: &&Donor| matches!(donor.fate(), Some(Fate::Died | Fate::Unresponsive));
+    let is_dead = |donor: &&Donor| match donor.fate() {
+        Some(Fate::Died | Fate::Unresponsive | Fate::NotAdmitted) => true,
+        Some(Fate::Revoked) | None => false,
+    };
     block.donors().iter().filter(is_dead).map(|donor| donor.name()).collect()
 }
 

@@ -47,6 +47,8 @@ pub(crate) enum Renewed {
     Unknown,
     /// The donor's address refuses: its agent is gone.
     Refused,
+    /// The donor does not admit this process, or shows a certificate that this process does not know.
+    NotAdmitted,
     /// No answer came, and its machine accepts connections: the agent stands still.
     Silent,
     /// Nothing at the donor's address accepts a connection.
@@ -79,6 +81,9 @@ impl Renewals {
             let outcome = match renew(&access, &grant, known).await {
                 Ok(answer) => Ok(answer),
                 Err(ControlError::Unreachable { refused: true, .. }) => Err(Renewed::Refused),
+                Err(ControlError::NotAdmitted { .. } | ControlError::WrongPeer { .. }) => {
+                    Err(Renewed::NotAdmitted)
+                }
                 Err(_) => Err(look_at(&grant.control_addr).await),
             };
             Answer { index, sent, addr: grant.control_addr, outcome }

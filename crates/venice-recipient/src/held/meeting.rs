@@ -136,6 +136,7 @@ impl Keeper {
         let said = match lock(&self.fates).lost.get(&index).map(|(fate, _)| *fate) {
             Some(Fate::Died) => "its agent is gone",
             Some(Fate::Unresponsive) => "it does not answer",
+            Some(Fate::NotAdmitted) => "it does not admit this program any more",
             Some(Fate::Revoked) | None => "it was taken back",
         };
         let why = why.clone().unwrap_or_else(|| said.to_owned());

@@ -356,6 +356,9 @@ fn who_had_it(lost: &Loss) -> String {
         Some(Fate::Died) => format!("node {name} died with {copy}"),
         Some(Fate::Revoked) => format!("node {name} took back {copy}"),
         Some(Fate::Unresponsive) => format!("node {name} stopped answering with {copy}"),
+        Some(Fate::NotAdmitted) => {
+            format!("node {name} does not admit this program any more, and has {copy}")
+        }
         None => format!("node {name} has {copy} that missed a write"),
     });
     ends.collect::<Vec<_>>().join(", ")

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::common::{Place, pid, signal, wait_until};
@@ -9,6 +10,8 @@ use rustix::process::Signal;
 use venice_control::client::{Access, AgentClient, EnrolmentClient, Login, MonitorClient};
 use venice_control::identity::{Authority, Credential, Holder, KeyPem, Lifetimes};
 use venice_control::{AllocationRequest, Caller, ControlError, LeaseState, User, Want};
+use venice_memory::paged::run_block::Fate;
+use venice_recipient::{AllocationSpec, MemorySpec, News, PortKind, RemoteMemory, Request};
 use venice_wire::GrantKey;
 
 /// A rack of one node, and an issuer of certificates for it.
@@ -303,6 +306,36 @@ fn left_behind_agent_is_told_to_join() {
         let log = rack.log("node1");
         log.contains("that authority was retired") && log.contains("`venice join TOKEN`")
     });
+}
+
+#[test]
+fn program_of_retired_authority_is_told() {
+    let rack = Rack::new();
+    let place = &rack.place;
+    let user =
+        Caller::User(User { node: "node1".into(), uid: 0, name: "root".into(), is_admin: true });
+    let memory = MemorySpec {
+        remote_bytes: Some(venice_wire::SLAB_BYTES),
+        copies: Some(1),
+        ..MemorySpec::default()
+    };
+    let request = Request {
+        access: rack.access(rack.login(user)),
+        port: PortKind::Shm,
+        node: None,
+        spec: AllocationSpec::of_memory(memory),
+    };
+    let (tell, events) = mpsc::channel();
+    let _memory = RemoteMemory::borrow(&request, move |news| drop(tell.send(news))).unwrap();
+    place.venice(&["identity", "rotate"]).expect(0);
+    wait_until("the node has renewed", || {
+        let now = place.venice(&["identity", "--json"]);
+        now.code() == 0 && now.json()["rotation"]["not_renewed"] == serde_json::json!([])
+    });
+    place.venice(&["identity", "rotate", "--finish", "--force"]).expect(0);
+    let News::Lost(lost) = events.recv().unwrap() else { panic!("another event came first") };
+    assert_eq!((lost.fate, lost.lost_slabs), (Fate::NotAdmitted, 1), "{}", lost.what());
+    assert!(lost.what().contains("retired authority"), "{}", lost.what());
 }
 
 #[test]

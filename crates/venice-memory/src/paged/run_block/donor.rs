@@ -17,6 +17,8 @@ pub enum Fate {
     Revoked = 2,
     /// It stopped answering: either other donors have its contents, or its lease has expired.
     Unresponsive = 3,
+    /// It did not admit this process until its lease expired: a certificate was refused.
+    NotAdmitted = 4,
 }
 
 /// The node id of the recipient's own machine as a [`Donor`]. No node of a rack has it.
@@ -24,7 +26,7 @@ pub const HERE: u32 = u32::MAX;
 
 /// The value in place of a [`Fate`] once all contents are on other donors and the grant is given
 /// back.
-const GIVEN_BACK: u32 = 4;
+const GIVEN_BACK: u32 = 5;
 
 /// A donor of this run.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub struct Donor {
     /// True if the address is that of the relay of the recipient's relay node, with the donor
     /// behind it.
     is_via: AtomicU32,
+    /// It did not admit this process when that renewed its lease last.
+    is_not_admitting: AtomicU32,
     /// The grant that datagrams to it are sealed under, and its key; 0: not sealed.
     seal_grant: AtomicU64,
     seal_key: [AtomicU64; 4],
@@ -124,6 +128,7 @@ impl Donor {
             0 | GIVEN_BACK => None,
             2 => Some(Fate::Revoked),
             3 => Some(Fate::Unresponsive),
+            4 => Some(Fate::NotAdmitted),
             _ => Some(Fate::Died),
         }
     }
@@ -162,9 +167,16 @@ impl Donor {
         }
     }
 
-    /// Marks it as lost. The first cause stands.
+    /// Sets whether it did not admit this process when that renewed its lease last.
+    pub fn note_admission(&self, is_admitting: bool) {
+        self.is_not_admitting.store((!is_admitting).into(), Ordering::Release);
+    }
+
+    /// Marks it as lost. The first cause stands, but of a donor that does not admit this process the
+    /// cause is [`Fate::NotAdmitted`], however a port sees the end of the lease.
     pub fn lose(&self, fate: Fate) {
-        self.end(fate as u32);
+        let is_admitting = self.is_not_admitting.load(Ordering::Acquire) == 0;
+        self.end(if is_admitting { fate } else { Fate::NotAdmitted } as u32);
     }
 
     /// Marks it as lost because its grant was transferred to this owner; the first 63 bytes of the
