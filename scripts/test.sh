@@ -72,6 +72,8 @@ tests() { # tests LIMIT CARGO-ARGUMENTS... [-- LIBTEST-ARGUMENTS...]
     while (($#)) && [[ $1 != -- ]]; do cargo+=("$1"); shift; done
     (($#)) && shift
     libtest=("$@")
+    # rustdoc's tests do not know the options of `timed`.
+    [[ " ${cargo[*]} " =~ " --"(lib|bins|test|tests)" " ]] || cargo+=(--tests)
     run 40m cargo test "${cargo[@]}" --locked --no-run
     cargo test "${cargo[@]}" --locked --no-run --message-format json 2>/dev/null </dev/null |
         sed -nE 's|.*"manifest_path":"[^"]*/([^/"]+)/Cargo.toml".*"executable":"[^"]*/([^/"]+)".*|\2 \1|p' >>"$binaries" || true

@@ -72,6 +72,12 @@ pub enum RecipientError {
         #[source]
         source: PortError,
     },
+    /// A donor on this machine hands out no memory to be mapped.
+    #[error(
+        "{0} lends, and has no socket for programs of its host: start its agent with --shm-socket PATH \
+         (shm_socket in agent.toml), or use --port udp"
+    )]
+    NoShmSocket(String),
     /// A window needs small pages, and a donor's device has large ones.
     #[error(
         "{donor} lends a memory device that is mapped by pages of {page}, and a window needs those of \

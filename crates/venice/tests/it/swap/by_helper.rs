@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -20,7 +20,7 @@ use venice_swap::cgroup::Hierarchy;
 use venice_testkit::process::ChildGuard;
 
 use super::can_swap;
-use super::programs::{Donors, GROUP, ended_right, filled, grants, list, pages};
+use super::programs::{Donors, GROUP, ended_right, filled, grants, list, pages, relay};
 use crate::common::{Daemon, Said, finish, kill, pid, runs, wait, wait_until};
 
 /// A user whose number is the group's too, and one who is in no group by himself.
@@ -407,6 +407,27 @@ fn killed_member_run_leaves_nothing() {
     let output = run.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(err.contains("session has ended"), "{err}");
+    members.expect_nothing_left();
+}
+
+/// Processes that fork and end at once are gone before a list of them is read.
+#[test]
+fn forking_program_ends_with_run() {
+    let Some(_alone) = can_swap("forking_program_ends_with_run") else { return };
+    let members = Members::of_rack(2, "128MiB");
+    let program = members.place.file("relay");
+    fs::copy(relay(), &program).unwrap();
+    let program = program.display().to_string();
+    let words = [&RUN[..], &["--", &program, "40", "600"]].concat();
+    let mut command = members.command_of(NOBODY, NOBODY, &words);
+    let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("the program runs", || {
+        let group = groups().pop().map(|group| group.join("cgroup.procs"));
+        let members = group.and_then(|group| fs::read_to_string(group).ok());
+        members.is_some_and(|members| members.lines().count() > 20)
+    });
+    run.kill().unwrap();
+    wait(&mut run, &["run"]);
     members.expect_nothing_left();
 }
 
