@@ -185,8 +185,9 @@ pub enum RecipientError {
     PoolHome(String),
     /// No rack was found.
     #[error(
-        "no Monitor Node is known (none in {looked}, no agent on this machine): start a rack with `venice \
-         up`, join one with `venice join`, or name its Monitor Node in {MONITOR_VARIABLE} or {CLIENT_CONFIG}"
+        "no Monitor Node is known (none in {looked}, no daemon on this machine): start a rack with \
+         `venice up`, the Monitor Node that `venice init` prepared with `venice monitor`, or an agent after \
+         `venice join` with `venice agent`; or name its Monitor Node in {MONITOR_VARIABLE} or {CLIENT_CONFIG}"
     )]
     NoRack {
         /// The run directory.
