@@ -25,6 +25,7 @@ git rev-parse --verify --quiet "$base^{commit}" >/dev/null || { echo "touched: n
         crates/venice-swap/* | crates/venice-fuse/*) echo "swap programs" ;;
         crates/venice-control/* | crates/venice-observe/* | crates/venice-store/* | crates/venice-monitor/*) echo "daemons kill-loops" ;;
         crates/venice-agent/*) echo "daemons kill-loops memory-devices" ;;
+        crates/venice-sockets/*) echo "daemons swap programs" ;;
         crates/venice-recipient/*) echo "daemons programs swap bindings" ;;
         crates/venice-client/* | crates/venice-c/* | crates/venice-py/*) echo "bindings" ;;
         crates/venice-service/*) echo "daemons kill-loops fuzz" ;;
