@@ -84,8 +84,8 @@ group_users() {
     local as_root="${!runner}"
     export "$runner=$PWD/scripts/as-user.sh"
     tests 40m --release -p venice-e2e --test it -- --test-threads=1 programs::forks programs::interpreters \
-        programs::own_calls programs::processes programs::python programs::runtimes programs::semantics \
-        programs::shared programs::tools programs::web_server
+        programs::own_calls programs::python programs::runtimes programs::semantics \
+        programs::tools programs::web_server
     export "$runner=$as_root"
 }
 group_racks() { of_programs racks::; }
