@@ -65,6 +65,14 @@ impl Rack {
         shown["refused"][why].as_u64().unwrap()
     }
 
+    /// Waits until the node has a certificate of the new authority, in a rotation.
+    fn wait_until_renewed(&self) {
+        wait_until("the node has renewed", || {
+            let now = self.place.venice(&["identity", "--json"]);
+            now.code() == 0 && now.json()["rotation"]["not_renewed"] == serde_json::json!([])
+        });
+    }
+
     fn log(&self, process: &str) -> String {
         fs::read_to_string(self.place.run_dir().join(process).join("log")).unwrap()
     }
@@ -328,10 +336,7 @@ fn program_of_retired_authority_is_told() {
     let (tell, events) = mpsc::channel();
     let _memory = RemoteMemory::borrow(&request, move |news| drop(tell.send(news))).unwrap();
     place.venice(&["identity", "rotate"]).expect(0);
-    wait_until("the node has renewed", || {
-        let now = place.venice(&["identity", "--json"]);
-        now.code() == 0 && now.json()["rotation"]["not_renewed"] == serde_json::json!([])
-    });
+    rack.wait_until_renewed();
     place.venice(&["identity", "rotate", "--finish", "--force"]).expect(0);
     let News::Lost(lost) = events.recv().unwrap() else { panic!("another event came first") };
     assert_eq!((lost.fate, lost.lost_slabs), (Fate::NotAdmitted, 1), "{}", lost.what());
@@ -359,10 +364,7 @@ fn rotated_authority_refuses_former_one() {
     assert!(refused.complaint().contains("begin with"), "{refused:?}");
     let begun = place.venice(&["identity", "rotate", "--json"]).expect(0).json();
     assert_eq!(begun["authority"], rack.authority().fingerprint().to_string());
-    wait_until("the node has renewed", || {
-        let now = place.venice(&["identity", "--json"]);
-        now.code() == 0 && now.json()["rotation"]["not_renewed"] == serde_json::json!([])
-    });
+    rack.wait_until_renewed();
     assert_eq!(rotation()["former"], before.fingerprint().to_string());
     // Both authorities are good, in both directions.
     assert_eq!(rack.ask(old.clone()).unwrap(), 1);
