@@ -72,12 +72,15 @@ fn node_without_udp_comes_last() {
     let up = ["up", "--nodes", "3", "--lend", "32MiB", "--port", "udp", "--netns"];
     place.venice(&up).expect(0);
     // A firewall that lets the calls of the control plane through.
-    let namespace = &namespaces(&place.status())[1];
+    let cut = place.status()["agents"][1].clone();
+    let namespace = cut["netns"].as_str().unwrap();
     let rule = ["-n", namespace, "rule", "add", "pref", "1", "ipproto", "udp", "blackhole"];
     assert!(Command::new("ip").args(rule).status().unwrap().success());
     let asked = |size: &str| {
         let plan = place.venice(&["place", size, "--copies", "1", "--json"]).expect(0).json();
-        plan["memory"]["nodes"][1].clone()
+        // In the order in which they joined.
+        let mut nodes = plan["memory"]["nodes"].as_array().unwrap().iter();
+        nodes.find(|node| node["node"] == cut["name"]).unwrap().clone()
     };
     wait_until("the rack knows", || {
         asked("16MiB")["why"].as_str().unwrap().starts_with("its udp link is down")
