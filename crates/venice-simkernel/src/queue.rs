@@ -97,6 +97,18 @@ impl<E> Queue<E> {
 
     /// Removes the next event, with its time.
     pub fn pop(&mut self) -> Option<(u64, E)> {
+        self.take().map(|entry| (entry.at, entry.event))
+    }
+
+    /// Removes the next event if its time is before `end`, with time and rank.
+    pub fn pop_ranked_before(&mut self, end: u64) -> Option<(u64, u64, E)> {
+        if self.next_at()? >= end {
+            return None;
+        }
+        self.take().map(|Entry { at, rank, event }| (at, rank, event))
+    }
+
+    fn take(&mut self) -> Option<Entry<E>> {
         if self.present.is_empty() && self.late.is_empty() && !self.advance() {
             return None;
         }
@@ -109,15 +121,7 @@ impl<E> Queue<E> {
             false => self.present.pop(),
         };
         self.len -= 1;
-        entry.map(|entry| (entry.at, entry.event))
-    }
-
-    /// Removes the next event if its time is before `end`.
-    pub fn pop_before(&mut self, end: u64) -> Option<(u64, E)> {
-        if self.next_at()? >= end {
-            return None;
-        }
-        self.pop()
+        entry
     }
 
     /// Returns the time of the next event.
@@ -291,7 +295,8 @@ mod tests {
                         let is_due = model.first_key_value().is_some_and(|(key, _)| key.0 < end);
                         let popped = is_due.then(|| model.pop_first().unwrap());
                         let popped = popped.map(|((at, _), event)| (at, event));
-                        prop_assert_eq!(queue.pop_before(end), popped);
+                        let found = queue.pop_ranked_before(end).map(|(at, _, event)| (at, event));
+                        prop_assert_eq!(found, popped);
                         now = popped.map_or(now, |(at, _)| at);
                     }
                 }
@@ -314,7 +319,7 @@ mod tests {
     fn last_instant_has_events() {
         let mut queue = Queue::default();
         queue.push(u64::MAX, 0, ());
-        assert_eq!(queue.pop_before(u64::MAX), None);
+        assert_eq!(queue.pop_ranked_before(u64::MAX), None);
         assert_eq!(queue.pop(), Some((u64::MAX, ())));
     }
 }
