@@ -14,6 +14,7 @@ lacks() { # lacks FEATURE: true if this machine really lacks it
         dpkg-dev) ! command -v dpkg-shlibdeps >/dev/null ;;
         userfaultfd) ! { [[ -e /dev/userfaultfd ]] || [[ -e /proc/sys/vm/unprivileged_userfaultfd ]]; } ;;
         uffd-move) ! kernel_at_least 6 8 ;;
+        pass-rights) ! kernel_at_least 6 16 ;;
         bpf) [[ $(id -u) != 0 || ! -r /sys/kernel/btf/vmlinux ]] || grep -qs '\[confidentiality\]' /sys/kernel/security/lockdown ;;
         netns) ! unshare --net true 2>/dev/null ;;
         user-namespaces) ! unshare --user true 2>/dev/null ;;

@@ -1,7 +1,7 @@
 # The tests of each tier, and the groups of the tier `all`. Sourced by scripts/test.sh, which defines `run`
 # and `tests`.
 
-groups=(simulation channels verbs swap memory-devices window programs racks daemons kill-loops benchmarks
+groups=(simulation channels verbs swap memory-devices window programs users racks daemons kill-loops benchmarks
     bindings packaging guides fuzz)
 
 # Unit and model tests of the protocol and the store.
@@ -36,6 +36,7 @@ everything() {
     tests 60m --workspace --lib --bins --tests -- --skip programs::
     run 10m cargo test --workspace --locked --doc
     of_programs programs::
+    group_users
     group_packaging
     group_guides
     group_fuzz
@@ -62,7 +63,7 @@ whole() { # whole CARGO-ARGUMENTS... [-- FILTER...]: tests of the tier `all` amo
     tests 40m "$@"
 }
 
-group_simulation() { whole -p venice-fabric -p venice-rack -p venice-sim && whole -p venice-memory --lib; }
+group_simulation() { whole -p venice-simkernel -p venice-fabric -p venice-rack -p venice-sim && whole -p venice-memory --lib; }
 group_channels() { whole -p venice-ports; }
 group_verbs() { whole -p venice-ports -- verbs in_guest && of_programs programs::over_verbs; }
 group_swap() { whole -p venice-swap && whole -p venice --test it -- swap out_of_memory_in_guest; }
@@ -73,6 +74,20 @@ group_memory_devices() {
 }
 group_window() { whole -p venice-memory --lib -- window && of_programs programs::window; }
 group_programs() { of_programs programs::; }
+# Real programs of an ordinary user, with a helper of root's.
+group_users() {
+    if ! setpriv --reuid 65534 --regid 65534 --clear-groups test -r scripts/as-user.sh; then
+        echo "test: the group users is left out: other users may not read $PWD"
+        return
+    fi
+    build_release
+    local as_root="${!runner}"
+    export "$runner=$PWD/scripts/as-user.sh"
+    tests 40m --release -p venice-e2e --test it -- --test-threads=1 programs::forks programs::interpreters \
+        programs::own_calls programs::python programs::runtimes programs::semantics \
+        programs::tools programs::web_server
+    export "$runner=$as_root"
+}
 group_racks() { of_programs racks::; }
 group_daemons() {
     with_last_release

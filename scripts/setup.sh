@@ -78,6 +78,8 @@ look() {
         # OpenCL: the loader, a driver whose device is the processor, and a program.
         need_file /usr/lib/x86_64-linux-gnu/libOpenCL.so.1 ocl-icd-libopencl1
         need_file /etc/OpenCL/vendors/pocl.icd pocl-opencl-icd
+        need_file /usr/include/CL/cl.h opencl-c-headers
+        need_file /usr/lib/x86_64-linux-gnu/libOpenCL.so ocl-icd-opencl-dev
         need clinfo clinfo
         need_file /usr/lib/python3/dist-packages/pyopencl/__init__.py python3-pyopencl
         need pkg-config pkg-config # as whoever builds against the C library does

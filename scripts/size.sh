@@ -25,5 +25,5 @@ nm --size-sort --radix=d --demangle=rust "$binary" | awk '
         if (name !~ /^[a-z_][a-z0-9_]*$/) name = "other"
         of[name] += $1
     }
-    END { for (name in of) printf "  %-24s %8d\n", name, of[name] / 1024 }' | sort -k2 -rn | head -n 25
+    END { for (name in of) printf "  %-24s %8d\n", name, of[name] / 1024 }' | sort -k2 -rn | awk 'NR <= 25'
 ((bytes < most_mib * 1024 * 1024)) || { echo "size: $binary has $((bytes / 1048576)) MiB stripped: fewer than $most_mib are allowed" >&2; exit 1; }

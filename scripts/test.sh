@@ -63,7 +63,8 @@ run() { # run LIMIT COMMAND...: shows and keeps the output; a hang ends in a fai
 
 # libtest reports the time of a test only where unstable options are allowed. They are allowed to the
 # test binaries alone: the compiler and the build scripts do not see the variable.
-export "CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER=env RUSTC_BOOTSTRAP=1"
+runner="CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER"
+export "$runner=env RUSTC_BOOTSTRAP=1"
 timed=(-Z unstable-options --report-time --show-output)
 
 tests() { # tests LIMIT CARGO-ARGUMENTS... [-- LIBTEST-ARGUMENTS...]
@@ -72,6 +73,8 @@ tests() { # tests LIMIT CARGO-ARGUMENTS... [-- LIBTEST-ARGUMENTS...]
     while (($#)) && [[ $1 != -- ]]; do cargo+=("$1"); shift; done
     (($#)) && shift
     libtest=("$@")
+    # rustdoc's tests do not know the options of `timed`.
+    [[ " ${cargo[*]} " =~ " --"(lib|bins|test|tests)" " ]] || cargo+=(--tests)
     run 40m cargo test "${cargo[@]}" --locked --no-run
     cargo test "${cargo[@]}" --locked --no-run --message-format json 2>/dev/null </dev/null |
         sed -nE 's|.*"manifest_path":"[^"]*/([^/"]+)/Cargo.toml".*"executable":"[^"]*/([^/"]+)".*|\2 \1|p' >>"$binaries" || true

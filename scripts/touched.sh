@@ -11,7 +11,7 @@ git rev-parse --verify --quiet "$base^{commit}" >/dev/null || { echo "touched: n
     case "$file" in
         crates/venice-wire/* | crates/venice-fabric/*) echo "simulation channels verbs racks programs fuzz" ;;
         crates/venice-rack/*) echo "simulation daemons kill-loops racks fuzz" ;;
-        crates/venice-sim/*) echo "simulation racks" ;;
+        crates/venice-sim/* | crates/venice-simkernel/*) echo "simulation racks" ;;
         crates/venice-model/* | crates/venice-lab/* | crates/venice-measure/*) echo "benchmarks" ;;
         crates/venice-ports/src/verbs/*) echo "verbs channels" ;;
         crates/venice-ports/*) echo "channels verbs racks programs benchmarks" ;;
@@ -25,6 +25,7 @@ git rev-parse --verify --quiet "$base^{commit}" >/dev/null || { echo "touched: n
         crates/venice-swap/* | crates/venice-fuse/*) echo "swap programs" ;;
         crates/venice-control/* | crates/venice-observe/* | crates/venice-store/* | crates/venice-monitor/*) echo "daemons kill-loops" ;;
         crates/venice-agent/*) echo "daemons kill-loops memory-devices" ;;
+        crates/venice-sockets/*) echo "daemons swap programs" ;;
         crates/venice-recipient/*) echo "daemons programs swap bindings" ;;
         crates/venice-client/* | crates/venice-c/* | crates/venice-py/*) echo "bindings" ;;
         crates/venice-service/*) echo "daemons kill-loops fuzz" ;;

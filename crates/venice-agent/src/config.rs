@@ -187,6 +187,8 @@ impl Default for AgentConfig {
 
 /// Default directory of a machine's certificate.
 pub const IDENTITY_DIR: &str = "/var/lib/venice/identity";
+/// Directory of the certificate of the agent that is a service (`venice-agent.service`).
+pub const SERVICE_IDENTITY_DIR: &str = "/var/lib/venice-agent/identity";
 /// Far longer than moving a node's lent memory takes, if there is room elsewhere.
 pub const TAKE_BACK_AFTER_S: f64 = 600.0;
 /// Most useful number of queues.

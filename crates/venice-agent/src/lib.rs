@@ -36,7 +36,7 @@ mod slab_replacement;
 mod transfer;
 mod udp_host;
 
-pub use config::{AgentConfig, IDENTITY_DIR, record_monitor};
+pub use config::{AgentConfig, IDENTITY_DIR, SERVICE_IDENTITY_DIR, record_monitor};
 pub use devices::{BadOffer, FoundDevice, Offer, found, offered_twice};
 pub use error::AgentError;
 pub use lent_blocks::return_blocks;

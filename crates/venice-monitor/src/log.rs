@@ -45,7 +45,7 @@ pub(crate) fn log(event: &Event) {
             let act = "preempt";
             tracing::info!(target: "audit", %by, act, grant, owner, %kind, address, bytes, "done");
         }
-        Event::NodeDrains { name, drains: true } => tracing::info!(node = name, "is drained"),
+        Event::NodeDrains { name, drains: true } => tracing::info!(node = name, "is being drained"),
         Event::NodeDrains { name, drains: false } => {
             tracing::info!(node = name, "drain undone");
         }

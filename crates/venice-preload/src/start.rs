@@ -33,8 +33,8 @@ pub extern "C" fn start() {
     }
 }
 
-/// `venice`'s exit code for a failure.
-const FAILED: usize = 1;
+/// Exit code of `venice run` when it fails itself, not the program.
+const FAILED: usize = 125;
 
 fn try_start(socket: &OsStr) -> Result<(), String> {
     let address = Address::parse(socket).ok_or("the supervisor is of another version of Venice")?;

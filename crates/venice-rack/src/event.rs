@@ -47,8 +47,8 @@ event_kinds! {
     NodeReached "node-reached",
     /// A node's agent was stopped in an orderly way.
     NodeStopped "node-stopped",
-    /// The drain of a node began.
-    NodeDrained "node-drained",
+    /// The drain of a node began: its grants end in their own time.
+    NodeDraining "node-draining",
     /// The drain of a node ended.
     NodeUndrained "node-undrained",
     /// A machine was enrolled as this node.

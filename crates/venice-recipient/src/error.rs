@@ -72,6 +72,12 @@ pub enum RecipientError {
         #[source]
         source: PortError,
     },
+    /// A donor on this machine hands out no memory to be mapped.
+    #[error(
+        "{0} lends, and has no socket for programs of its host: start its agent with --shm-socket PATH \
+         (shm_socket in agent.toml), or use --port udp"
+    )]
+    NoShmSocket(String),
     /// A window needs small pages, and a donor's device has large ones.
     #[error(
         "{donor} lends a memory device that is mapped by pages of {page}, and a window needs those of \
@@ -179,8 +185,9 @@ pub enum RecipientError {
     PoolHome(String),
     /// No rack was found.
     #[error(
-        "no Monitor Node is known (none in {looked}, no agent on this machine): start a rack with `venice \
-         up`, join one with `venice join`, or name its Monitor Node in {MONITOR_VARIABLE} or {CLIENT_CONFIG}"
+        "no Monitor Node is known (none in {looked}, no daemon on this machine): start a rack with \
+         `venice up`, the Monitor Node that `venice init` prepared with `venice monitor`, or an agent after \
+         `venice join` with `venice agent`; or name its Monitor Node in {MONITOR_VARIABLE} or {CLIENT_CONFIG}"
     )]
     NoRack {
         /// The run directory.

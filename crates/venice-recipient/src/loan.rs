@@ -400,6 +400,9 @@ pub(crate) async fn agent_of(access: &Access, grant: &Grant) -> Result<AgentClie
 /// Fetches a grant's slabs, to be mapped.
 pub(crate) fn fetch(grant: &Grant) -> Result<ShmConnection, RecipientError> {
     let socket = Path::new(grant.address(PortId::Shm));
+    if socket.as_os_str().is_empty() {
+        return Err(RecipientError::NoShmSocket(grant.donor.clone()));
+    }
     let fetched = fetch_slabs(socket, grant.id, grant.key, slabs_of(grant));
     fetched.map_err(|source| RecipientError::NotMapped { donor: grant.donor.clone(), source })
 }

@@ -146,6 +146,20 @@ pub fn monitor_sockets() -> Vec<PathBuf> {
     socket_dirs().into_iter().map(|dir| dir.join(MONITOR_SOCKET)).collect()
 }
 
+/// Returns a socket in a run directory at which a process listens: a daemon's; `None`: there is none.
+pub fn living_socket(dir: &Path) -> Option<PathBuf> {
+    let names = [MONITOR_SOCKET, AGENT_SOCKET, HELPER_SOCKET, SWAP_HELPER_SOCKET];
+    names.map(|name| dir.join(name)).into_iter().find(|path| is_listened_at(path))
+}
+
+/// True if a process listens at a socket of this machine.
+pub fn is_listened_at(path: &Path) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    // A socket of another type, and one that refuses this user, has a listener too.
+    let connected = std::os::unix::net::UnixStream::connect(path);
+    connected.map_or_else(|error| !matches!(error.kind(), ConnectionRefused | NotFound), |_| true)
+}
+
 /// Directories where daemons of this machine have their sockets.
 fn socket_dirs() -> Vec<PathBuf> {
     let mut dirs = vec![run_dir()];

@@ -99,6 +99,10 @@ pub(crate) fn without_wait(request: AllocationRequest) -> AllocationRequest {
     AllocationRequest { queueing, ..request }
 }
 
+/// Part of an unstated size that has copies rather than all of it without: the size by default is
+/// three times the program's local memory, so that is as much again.
+const LEAST_PART_WITH_COPIES: u64 = 3;
+
 impl MemorySpec {
     /// Returns the bytes of each copy or fragment to request, and their number, given the donors'
     /// free slabs and the rest of the user's quota in slabs. Unstated values are made to fit, if
@@ -119,9 +123,14 @@ impl MemorySpec {
         (slabs.saturating_mul(SLAB_BYTES), shares)
     }
 
-    /// Returns the copies if none are stated: as many as have room.
+    /// Returns the copies if none are stated: as many as have room. Without a stated size less memory
+    /// with copies is better than all of it without, down to a part.
     fn default_copies(&self, most: impl Fn(u32) -> u64) -> u32 {
-        let fits = most(COPIES_BY_DEFAULT) >= self.whole_bytes().div_ceil(SLAB_BYTES);
+        let least = match self.remote_bytes {
+            Some(bytes) => bytes,
+            None => self.default_bytes / LEAST_PART_WITH_COPIES,
+        };
+        let fits = most(COPIES_BY_DEFAULT) >= least.div_ceil(SLAB_BYTES).max(1);
         if fits { COPIES_BY_DEFAULT } else { 1 }
     }
 
@@ -151,8 +160,11 @@ mod tests {
         let default = MemorySpec { default_bytes: 4 * SLAB_BYTES, ..MemorySpec::default() };
         assert_eq!(slabs(&default, &[9, 9], u64::MAX), (4, 2));
         assert_eq!(slabs(&default, &[9, 9], 8), (4, 2));
-        assert_eq!(slabs(&default, &[9, 9], 7), (4, 1));
+        // Less memory, with copies, down to a third.
+        assert_eq!(slabs(&default, &[9, 9], 7), (3, 2));
         assert_eq!(slabs(&default, &[9, 9], 3), (3, 1));
+        assert_eq!(slabs(&default, &[2, 9], u64::MAX), (2, 2));
+        assert_eq!(slabs(&default, &[1, 9], u64::MAX), (4, 1));
         assert_eq!(slabs(&default, &[2, 0], u64::MAX), (2, 1));
         // Nothing fits: the rack's refusal is wanted.
         assert_eq!(slabs(&default, &[9, 9], 0), (4, 1));

@@ -1,5 +1,6 @@
 //! A memory cgroup of our own, in either version of the interface.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,8 @@ use crate::{SwapError, UserProcess, leftovers, require_root};
 /// Time for which a lower limit is retried while no memory leaves.
 const SHRINK_PATIENCE: Duration = Duration::from_secs(10);
 const SHRINK_PAUSE: Duration = Duration::from_millis(10);
+/// Looks at a group's members in one turn of its end.
+const MOST_LOOKS: usize = 1000;
 /// A remainder below this fraction of a group's limit counts as full.
 const NEARLY: u64 = 32;
 
@@ -396,9 +399,7 @@ impl MemoryCgroup {
     fn remove(&self) -> Result<(), SwapError> {
         // Killed members need a moment to leave.
         for _ in 0..500 {
-            for pid in self.members() {
-                let _ = kill_process(pid, Signal::KILL);
-            }
+            self.kill_members();
             match fs::remove_dir(&self.folder) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     std::thread::sleep(Duration::from_millis(20));
@@ -407,6 +408,26 @@ impl MemoryCgroup {
             }
         }
         Err(SwapError::GroupBusy { group: self.folder.clone() })
+    }
+
+    /// Kills all members: at once where the kernel can (`cgroup.kill`, Linux 5.14). Elsewhere a member
+    /// may fork between the look and the kill: the list is read again until it has no new one.
+    fn kill_members(&self) {
+        let is_unified = matches!(self.hierarchy, Hierarchy::V2(_));
+        if is_unified && fs::write(self.folder.join("cgroup.kill"), "1").is_ok() {
+            return;
+        }
+        let mut killed = HashSet::new();
+        for _ in 0..MOST_LOOKS {
+            let new: Vec<Pid> =
+                self.members().into_iter().filter(|pid| killed.insert(*pid)).collect();
+            if new.is_empty() {
+                return;
+            }
+            for pid in new {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
     }
 
     fn members(&self) -> Vec<Pid> {

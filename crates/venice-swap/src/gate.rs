@@ -106,7 +106,7 @@ mod tests {
         let own = rustix::process::geteuid().as_raw();
         let opening = std::thread::spawn(move || {
             let process = gate.process().unwrap().unwrap();
-            let process = UserProcess::check(process, own).unwrap();
+            let process = UserProcess::check(process.as_fd(), own).unwrap();
             assert!(process.is_alive());
             gate.open();
         });

@@ -6,7 +6,7 @@
 //! then too.
 
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -27,10 +27,10 @@ impl UserProcess {
     ///
     /// # Errors
     /// [`SwapError::ForeignProcess`].
-    pub fn check(pidfd: OwnedFd, uid: u32) -> Result<Self, SwapError> {
+    pub fn check(pidfd: BorrowedFd<'_>, uid: u32) -> Result<Self, SwapError> {
         let refused = |why| SwapError::ForeignProcess { why };
         // ECHILD: it names a process, which is not this one's child.
-        match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
+        match waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
             Ok(_) | Err(Errno::CHILD) => {}
             Err(_) => return Err(refused("the descriptor names no process")),
         }
@@ -39,6 +39,8 @@ impl UserProcess {
         let pid = info.ok().and_then(|text| field(&text, "Pid:")?.parse().ok());
         let pid = pid.filter(|pid: &i32| *pid > 0).and_then(Pid::from_raw);
         let pid = pid.ok_or(refused("it has ended, or is of another PID namespace"))?;
+        let pidfd = pidfd.try_clone_to_owned();
+        let pidfd = pidfd.map_err(|_| refused("this process has no descriptor left"))?;
         let process = Self { pidfd, pid };
         // Twice: what the first look finds holds when the second reads the ids.
         for _ in 0..2 {
@@ -93,6 +95,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
     use std::process::{Child, Command};
 
     use rustix::process::{PidfdFlags, pidfd_open};
@@ -119,15 +122,15 @@ mod tests {
         child.wait().unwrap();
     }
 
-    fn refusal(pidfd: OwnedFd, uid: u32) -> String {
-        UserProcess::check(pidfd, uid).unwrap_err().to_string()
+    fn refusal(pidfd: &OwnedFd, uid: u32) -> String {
+        UserProcess::check(pidfd.as_fd(), uid).unwrap_err().to_string()
     }
 
     #[test]
     fn own_process_is_accepted() {
         let own = rustix::process::geteuid().as_raw();
         let (child, pidfd) = started(false);
-        let process = UserProcess::check(pidfd, own).unwrap();
+        let process = UserProcess::check(pidfd.as_fd(), own).unwrap();
         assert_eq!((process.pid(), process.is_alive()), (Pid::from_child(&child), true));
         end(child);
         assert!(!process.is_alive());
@@ -137,17 +140,17 @@ mod tests {
     fn foreign_processes_are_refused() {
         let own = rustix::process::geteuid().as_raw();
         let (child, pidfd) = started(false);
-        assert!(refusal(pidfd.try_clone().unwrap(), own + 1).contains("not the user's own"));
+        assert!(refusal(&pidfd, own + 1).contains("not the user's own"));
         end(child);
-        assert!(refusal(pidfd, own).contains("has ended"));
+        assert!(refusal(&pidfd, own).contains("has ended"));
         let (child, pidfd) = started(true);
         // The test's own starter may have given privileges up.
         if !rustix::thread::no_new_privs().unwrap() {
-            assert!(refusal(pidfd, own).contains("may gain privileges"));
+            assert!(refusal(&pidfd, own).contains("may gain privileges"));
         }
         end(child);
         let file = OwnedFd::from(fs::File::open("/proc/self").unwrap());
-        assert!(refusal(file, own).contains("names no process"));
+        assert!(refusal(&file, own).contains("names no process"));
     }
 
     #[test]

@@ -92,7 +92,9 @@ fn advice(path: &Path, worst: &SocketError) -> Option<String> {
         SocketError::NobodyListens if path.with_file_name(RECORD_FILE).exists() => {
             format!("restart {who} with `venice up`")
         }
-        SocketError::NobodyListens => format!("restart {who} with {command}"),
+        SocketError::NobodyListens => {
+            format!("restart {who} as it was started: {command} with its options, or its service")
+        }
         SocketError::Reported(_) | SocketError::Missing => return None,
     })
 }

@@ -13,7 +13,11 @@ pub enum IdentityError {
         dir: PathBuf,
     },
     /// There is no authority.
-    #[error("no authority of a rack in {}: make one with `venice init`", .dir.display())]
+    #[error(
+        "no authority of a rack in {}: `venice restore FILE` brings a lost one back from its backup; \
+         `venice init` makes a new rack, which no node trusts that joined another",
+        .dir.display()
+    )]
     NoAuthority {
         /// Directory.
         dir: PathBuf,

@@ -26,6 +26,7 @@ use tokio_stream::Stream;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 use venice_rack::types::RackError;
+use venice_sockets::refuse_descriptors;
 
 /// Bytes of records in one message.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -99,6 +100,8 @@ impl LocalSocket {
         };
         clear(path).map_err(failed)?;
         let listener = UnixListener::bind(path).map_err(failed)?;
+        // Before the group may connect.
+        refuse_descriptors(&listener).map_err(failed)?;
         admit_group(path, group).map_err(failed)?;
         Ok(Self { listener: Some(listener), path: path.to_owned() })
     }

@@ -442,8 +442,8 @@ pub(super) fn serve_privileges(connection: BorrowedFd<'_>) {
         _ => return,
     };
     let fds: Vec<BorrowedFd<'_>> = fd.iter().map(AsFd::as_fd).collect();
-    // A process that has ended does not want it.
-    let _ = send(reply.as_fd(), &value.to_le_bytes(), &fds);
+    // A process that has ended does not want it. One that does not read is not waited for.
+    let _ = send_with(reply.as_fd(), &value.to_le_bytes(), &fds, SendFlags::DONTWAIT);
 }
 
 /// Enters the process that made `reply` at `place` of the run block.
@@ -483,13 +483,22 @@ pub(super) fn send(
     text: &[u8],
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
+    send_with(socket, text, fds, SendFlags::empty())
+}
+
+fn send_with(
+    socket: BorrowedFd<'_>,
+    text: &[u8],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)), "there is room for them");
     }
     let body = [std::io::IoSlice::new(text)];
-    rustix::net::sendmsg(socket, &body, &mut ancillary, SendFlags::NOSIGNAL).map(drop)
+    rustix::net::sendmsg(socket, &body, &mut ancillary, flags | SendFlags::NOSIGNAL).map(drop)
 }
 
 /// Receives a message and the descriptors sent with it.

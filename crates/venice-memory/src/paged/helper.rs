@@ -7,21 +7,25 @@
 //! keeps neither. Whoever may connect to its socket may page; nothing else follows from it: fork
 //! events install a descriptor in the process that reads them, which is the program's own.
 //!
-//! A client connects for one request, in the messages of [`attach`].
+//! A client connects for one request, in the messages of [`attach`]. It waits for the helper's
+//! welcome: only then does the connection take descriptors. It has a thread of its own, since the
+//! last close of a descriptor may sleep, and counts to its user's bound until that thread has ended.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::{Gid, Uid, chown};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use venice_sockets::{refuse_descriptors, take_descriptors};
 
 use super::attach;
 use super::sys::{self, SysResult};
@@ -32,6 +36,14 @@ const MOST: usize = 256;
 const MOST_OF_USER: usize = 32;
 /// Time that a connection has for its request.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Time that a helper has for its welcome.
+const WELCOME_WITHIN: Duration = Duration::from_secs(10);
+/// First message of a helper: from now on the connection takes descriptors.
+const WELCOME: [u8; 1] = *b"W";
+/// Pause after a connection that no descriptor was left for.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Stack of the thread of a connection.
+const STACK_BYTES: usize = 128 << 10;
 
 /// The helper of this process.
 static SOCKET: OnceLock<PathBuf> = OnceLock::new();
@@ -42,13 +54,18 @@ pub fn use_at(path: PathBuf) {
     let _ = SOCKET.set(path);
 }
 
-/// Connects to the helper of this process. `None`: it has none, or may not connect.
+/// Connects to the helper of this process. `None`: it has none, may not connect, or has too many
+/// connections; or the helper is of another version.
 pub(super) fn connect() -> Option<OwnedFd> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let address = SocketAddrUnix::new(SOCKET.get()?).ok()?;
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).ok()?;
     rustix::net::connect(&socket, &address).ok()?;
-    Some(socket)
+    // The kernel refuses the descriptors of a request that comes before the welcome.
+    set_socket_timeout(&socket, Timeout::Recv, Some(WELCOME_WITHIN)).ok()?;
+    let mut heard = [0];
+    let heard_all = retry_on_intr(|| rustix::net::recv(&socket, &mut heard, RecvFlags::empty()));
+    (heard_all.ok()?.1 == 1 && heard == WELCOME).then_some(socket)
 }
 
 /// Checks that this process may do for others what a helper does.
@@ -82,6 +99,8 @@ impl HelperSocket {
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
         let socket = HelperSocket { listener, path: path.to_owned() };
+        // A connection takes them once its user is known to be within his bounds.
+        refuse_descriptors(&socket.listener)?;
         let open_to = |mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
         open_to(0o600)?;
         if let Some(group) = group {
@@ -123,62 +142,72 @@ impl Helper {
     /// # Errors
     /// The system's, when it cannot wait or accept.
     pub fn serve(&self, stop: BorrowedFd<'_>) -> io::Result<()> {
-        let mut waiting: Vec<Waiting> = Vec::new();
+        let mut visits: Vec<Visit> = Vec::new();
         loop {
-            let mut watched = vec![PollFd::new(&stop, PollFlags::IN)];
-            watched.push(PollFd::new(&self.0, PollFlags::IN));
-            watched.extend(waiting.iter().map(|it| PollFd::new(&it.socket, PollFlags::IN)));
-            match poll(&mut watched, patience(&waiting).as_ref()) {
+            let mut watched =
+                [PollFd::new(&stop, PollFlags::IN), PollFd::new(&self.0, PollFlags::IN)];
+            match poll(&mut watched, None) {
                 Err(Errno::INTR) => continue,
                 result => result?,
             };
-            let ready: Vec<bool> = watched.iter().map(|it| !it.revents().is_empty()).collect();
-            if ready[0] {
+            let [is_over, has_connection] = watched.map(|it| !it.revents().is_empty());
+            if is_over {
                 return Ok(());
             }
-            let now = Instant::now();
-            let mut at = 2;
-            waiting.retain(|it| {
-                let is_ready = ready[at];
-                at += 1;
-                if is_ready {
-                    attach::serve_privileges(it.socket.as_fd());
-                }
-                !is_ready && now < it.until
-            });
-            if ready[1] {
-                self.accept(&mut waiting)?;
+            if has_connection {
+                visits.retain(|it| it.thread.strong_count() > 0);
+                visits.extend(self.accept(&visits)?);
             }
         }
     }
 
-    /// Accepts a connection, unless there are too many: then it is closed.
-    fn accept(&self, waiting: &mut Vec<Waiting>) -> io::Result<()> {
+    /// Accepts a connection and serves it in a thread, unless there are too many: then it is closed.
+    fn accept(&self, visits: &[Visit]) -> io::Result<Option<Visit>> {
         let socket = match rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC) {
             // It is gone already.
-            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return Ok(()),
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return Ok(None),
+            Err(Errno::MFILE | Errno::NFILE) => {
+                std::thread::sleep(PAUSE);
+                return Ok(None);
+            }
             socket => socket?,
         };
-        let Ok(peer) = getsockopt(&socket, PeerCredentials) else { return Ok(()) };
-        let of_user = waiting.iter().filter(|it| it.user == peer.uid()).count();
-        if waiting.len() < MOST && of_user < MOST_OF_USER {
-            let until = Instant::now() + PATIENCE;
-            waiting.push(Waiting { socket, user: peer.uid(), until });
+        let Ok(peer) = getsockopt(&socket, PeerCredentials) else { return Ok(None) };
+        let (user, now) = (peer.uid(), Instant::now());
+        let of_user = visits.iter().filter(|it| it.user == user).count();
+        if of_user >= MOST_OF_USER || visits.iter().filter(|it| now < it.until).count() >= MOST {
+            return Ok(None);
         }
-        Ok(())
+        let visit = Arc::new(());
+        let (thread, until) = (Arc::downgrade(&visit), now + PATIENCE);
+        let builder = std::thread::Builder::new().name("visit".into()).stack_size(STACK_BYTES);
+        // Without a thread the connection is closed.
+        let started = builder.spawn(move || {
+            serve_visit(socket);
+            drop(visit);
+        });
+        Ok(started.is_ok().then_some(Visit { user, until, thread }))
     }
 }
 
-/// A connection without a request so far.
-struct Waiting {
-    socket: OwnedFd,
-    user: u32,
-    until: Instant,
+/// Serves the one request of a connection, and closes all that came. That may take as long as the
+/// peer likes, as may the closing: nobody waits for this thread.
+fn serve_visit(socket: OwnedFd) {
+    let welcome = || {
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        take_descriptors(&socket)?;
+        rustix::net::send(&socket, &WELCOME, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+        io::Result::Ok(())
+    };
+    if welcome().is_ok() {
+        attach::serve_privileges(socket.as_fd());
+    }
 }
 
-/// Time until the oldest connection has to be closed; `None`: there is none.
-fn patience(waiting: &[Waiting]) -> Option<Timespec> {
-    let first = waiting.iter().map(|it| it.until).min()?;
-    let left = first.saturating_duration_since(Instant::now());
-    Some(left.try_into().expect("it is short"))
+/// A connection that is served.
+struct Visit {
+    user: u32,
+    /// End of the time that it counts among all; among its user's it counts as long as its thread is.
+    until: Instant,
+    thread: Weak<()>,
 }

@@ -97,9 +97,9 @@ pub struct SharedWindow(pub(super) Arc<SlabWindow>);
 pub enum PagerError {
     /// There is no userfaultfd.
     #[error(
-        "userfaultfd is unavailable ({0}): the paged mode needs Linux 6.8 or newer, CAP_SYS_PTRACE, \
-         and for processes that change their user /dev/userfaultfd; run as root, and see `venice \
-         doctor`"
+        "userfaultfd is unavailable ({0}): the paged mode needs Linux 6.8 or newer, and a helper of \
+         root's on this machine for other users (`venice helper`, or an agent that runs as root); see \
+         `venice doctor`"
     )]
     Userfaultfd(#[source] Errno),
     /// The process may have children in a new PID namespace only, and no threads.

@@ -9,6 +9,8 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
+use venice_sockets::refuse_descriptors;
+
 use crate::PortError;
 use crate::process::Process;
 
@@ -38,6 +40,10 @@ impl Listener {
         let listener = Self { socket, path: path.to_path_buf(), process };
         // The mode is set before `listen`, which closes the gap in which others could connect.
         chmod(path, Mode::from_raw_mode(0o660)).map_err(listen_error)?;
+        // What peers send has no descriptors.
+        refuse_descriptors(&listener.socket).map_err(|error| {
+            listen_error(Errno::from_io_error(&error).unwrap_or(Errno::OPNOTSUPP))
+        })?;
         listen(&listener.socket, BACKLOG).map_err(listen_error)?;
         Ok(listener)
     }

@@ -207,7 +207,7 @@ impl Event {
             }
             Self::NodeReached { name } => node(EventKind::NodeReached, name),
             Self::NodeStopped { name } => node(EventKind::NodeStopped, name),
-            Self::NodeDrains { name, drains: true } => node(EventKind::NodeDrained, name),
+            Self::NodeDrains { name, drains: true } => node(EventKind::NodeDraining, name),
             Self::NodeDrains { name, drains: false } => node(EventKind::NodeUndrained, name),
             Self::NodeAdmitted { name } => node(EventKind::NodeEnrolled, name),
             Self::NodeRevoked { name } => node(EventKind::NodeRevoked, name),

@@ -255,7 +255,7 @@ fn why(
         () if entry.pressure.level != PressureLevel::None => "its machine is short of memory",
         () if donor.free_slabs == 0 => "full",
         () if is_copied && slabs > 0 && slabs == donor.most_slabs && slabs < donor.free_slabs => {
-            "one copy of everything: a node has no second"
+            "one copy of everything: the others are for other nodes"
         }
         () if donor.is_cut && slabs > 0 => "its udp link is down, and others lack the room",
         () if donor.is_cut => "its udp link is down (`venice links`)",

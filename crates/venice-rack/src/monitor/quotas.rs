@@ -190,7 +190,7 @@ fn check_quota_record(record: &QuotaRecord) -> Result<(), RackError> {
     }
     match &record.of {
         QuotaFor::Others if record.limits == Limits::of_memory(None) => {
-            bad("an unlimited default is no quota: remove the default instead".to_owned())
+            bad("an unlimited default is no quota: remove the default instead (`venice quota remove --default`)".to_owned())
         }
         QuotaFor::User(user) if user.is_empty() || !is_label(user) => bad(format!(
             "invalid user name {user:?}: expected 1 to {MAX_LABEL_BYTES} bytes without control characters"

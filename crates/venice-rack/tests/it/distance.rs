@@ -206,7 +206,7 @@ fn plan_explains_placement_without_granting() {
         placement_of(&plan).nodes.iter().map(|row| (row.slabs, row.hops, &*row.why)).collect();
     let expected = [
         (4, Some(0), "chosen"),
-        (12, Some(1), "one copy of everything: a node has no second"),
+        (12, Some(1), "one copy of everything: the others are for other nodes"),
         (0, Some(2), "being drained"),
         (8, Some(3), "chosen"),
     ];

@@ -6,8 +6,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use venice_sockets::refuse_descriptors;
 
 /// Longest request, in bytes.
 const LONGEST_QUESTION: u64 = 256;
@@ -48,8 +50,21 @@ pub fn listen(path: &Path) -> Result<UnixListener, ConversationError> {
     let refused = |source| ConversationError::Listen { path: path.display().to_string(), source };
     let _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path).map_err(refused)?;
+    refuse_descriptors(&listener).map_err(refused)?;
     listener.set_nonblocking(true).map_err(refused)?;
     Ok(listener)
+}
+
+/// Connects to the process that listens at `path`, perhaps another user's.
+///
+/// # Errors
+/// The system's.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    refuse_descriptors(&socket)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
 }
 
 /// Calls the process behind `stream` and waits for its answer, at most for `patience`; `None`: it

@@ -11,16 +11,6 @@ use std::path::{Path, PathBuf};
 use super::Hierarchy;
 use crate::SwapError;
 
-/// Limits that a process leaves with its group, and the text of each that is no limit.
-const LIMITS: [(&str, &str); 6] = [
-    ("memory.max", "max"),
-    ("memory.high", "max"),
-    ("memory.swap.max", "max"),
-    ("pids.max", "max"),
-    ("cpu.max", "max "),
-    ("cpuset.cpus", ""),
-];
-
 /// Returns the folder in which to make a group for a process of the group `own`, a path below the mount.
 pub(super) fn parent(hierarchy: &Hierarchy, own: &str) -> Result<PathBuf, SwapError> {
     let own = Path::new(own.trim_start_matches('/'));
@@ -53,15 +43,38 @@ fn gives_memory_limits(folder: &Path) -> bool {
     given.split_whitespace().any(|name| name == "memory")
 }
 
-/// Returns a file of the group that sets a limit; `None`: it has none.
+/// Returns a file of the group that sets a limit, which a process leaves with its group; `None`: it has
+/// none. Programs attached to the group (BPF) are no files.
 fn limit_of(folder: &Path) -> Option<PathBuf> {
-    let sets_limit = |(file, none): &(&str, &str)| {
-        // Without the file it has no such limit.
-        let Ok(text) = fs::read_to_string(folder.join(file)) else { return false };
-        let text = text.trim_end_matches('\n');
-        if none.is_empty() { !text.is_empty() } else { !text.starts_with(none) }
-    };
-    LIMITS.iter().find(|it| sets_limit(it)).map(|(file, _)| folder.join(file))
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = files.map(|file| file.path()).collect();
+    files.sort();
+    files.into_iter().find(|file| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        is_limit_file(&name) && fs::read_to_string(file).is_ok_and(|text| sets_limit(&name, &text))
+    })
+}
+
+fn is_limit_file(name: &str) -> bool {
+    let of_amount = name.ends_with(".max") || name.ends_with(".high");
+    of_amount || matches!(name, "cpuset.cpus" | "cpuset.mems")
+}
+
+/// True if a file of limits has one: a number in place of `max`, or a set of processors or of memory
+/// nodes (`cgroup-v2`, the kernel's admin guide).
+fn sets_limit(name: &str, text: &str) -> bool {
+    let text = text.trim();
+    match name {
+        "cpuset.cpus" | "cpuset.mems" => !text.is_empty(),
+        // Quota and period.
+        "cpu.max" => !text.starts_with("max"),
+        // One value; or a key, and values by name.
+        _ => text.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let values = if words.len() > 1 { &words[1..] } else { &words[..] };
+            values.iter().any(|word| word.rsplit('=').next() != Some("max"))
+        }),
+    }
 }
 
 #[cfg(test)]
@@ -94,16 +107,28 @@ mod tests {
         file(&slice, "cgroup.subtree_control", "cpu memory pids\n");
         // It goes on applying to the groups in the slice.
         file(&slice, "memory.max", "1048576\n");
-        for (name, text) in
-            [("memory.max", "max\n"), ("cpu.max", "max 100000\n"), ("cpuset.cpus", "\n")]
-        {
+        for (name, text) in [
+            ("memory.max", "max\n"),
+            ("cpu.max", "max 100000\n"),
+            ("cpuset.cpus", "\n"),
+            ("cpuset.cpus.effective", "0-1\n"),
+            ("io.max", "\n"),
+            ("misc.max", "sev max\n"),
+        ] {
             file(&scope, name, text);
         }
         let hierarchy = Hierarchy::V2(mount.path().to_owned());
         assert_eq!(parent(&hierarchy, "/slice/scope").unwrap(), slice);
-        for (name, text) in
-            [("pids.max", "40\n"), ("cpu.max", "5000 100000\n"), ("cpuset.cpus", "0-1\n")]
-        {
+        for (name, text) in [
+            ("pids.max", "40\n"),
+            ("cpu.max", "5000 100000\n"),
+            ("cpuset.cpus", "0-1\n"),
+            ("cpuset.mems", "0\n"),
+            ("io.max", "8:0 rbps=max wbps=1048576 riops=max wiops=max\n"),
+            ("hugetlb.2MB.max", "2097152\n"),
+            ("memory.zswap.max", "0\n"),
+            ("misc.max", "sev max\nsev_es 3\n"),
+        ] {
             file(&scope, name, text);
             let refused = parent(&hierarchy, "/slice/scope").unwrap_err();
             assert!(matches!(&refused, SwapError::LimitLeft { limit } if limit.ends_with(name)));

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType};
 use rustix::process::{Pid, test_kill_process};
 use venice_service::moves::{FromDriver, Lines, Move, ToDriver, send};
+use venice_sockets::refuse_descriptors;
 use venice_wire::GrantId;
 
 use crate::run::listen_alone;
@@ -93,6 +94,7 @@ impl Drivers {
     pub(super) fn listen(path: PathBuf) -> io::Result<Self> {
         let listener =
             UnixListener::from(listen_alone(&path, SocketType::STREAM, SocketFlags::CLOEXEC)?);
+        refuse_descriptors(&listener)?;
         let shared = Arc::new(Shared::default());
         let accepting = std::thread::Builder::new().name("venice-moves".into()).spawn({
             let shared = Arc::clone(&shared);

@@ -8,11 +8,12 @@ use std::thread::JoinHandle;
 use anyhow::{Context, bail};
 use clap::Args;
 use nix::unistd::{Gid, Group};
+use venice_cli::failure::Usage;
 use venice_cli::log::LogArgs;
 use venice_memory::paged::helper::{Helper, check_privileges};
 use venice_recipient::local_rack::{HELPER_SOCKET, SERVICE_HELPER_DIR};
 
-use super::local_socket::{check_socket_dir, make_socket_dir};
+use super::local_socket::{check_socket_dir, known_group, make_socket_dir};
 use super::run_daemon;
 
 /// `venice helper`
@@ -32,6 +33,7 @@ pub struct HelperArgs {
 pub fn execute(args: &HelperArgs) -> anyhow::Result<i32> {
     args.log.start()?;
     let path = socket_path(args.socket.as_deref(), Path::new(SERVICE_HELPER_DIR), HELPER_SOCKET)?;
+    known_group(&args.socket_group).map_err(Usage)?;
     if let Err(errno) = check_privileges() {
         bail!(
             "this process may not let others page ({errno}): run it as root, or with \

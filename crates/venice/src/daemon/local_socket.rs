@@ -42,6 +42,15 @@ pub fn make_socket_dir(socket: Option<&Path>) -> anyhow::Result<()> {
     }
 }
 
+/// Checks that the machine has a group.
+pub fn known_group(name: &str) -> Result<String, String> {
+    match nix::unistd::Group::from_name(name) {
+        Ok(Some(_)) => Ok(name.to_owned()),
+        Ok(None) => Err(format!("this machine has no such group: make it (groupadd {name})")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

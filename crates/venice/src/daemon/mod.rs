@@ -22,6 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub use agent::{AgentArgs, execute as agent, execute_router as router};
 pub use helper::{HelperArgs, HelperThread, execute as helper, group_id, socket_path};
+pub use local_socket::known_group;
 pub use monitor::{MonitorArgs, execute as monitor, told};
 pub use monitor_settings::MonitorSettings;
 pub use observe_args::ObserveArgs;

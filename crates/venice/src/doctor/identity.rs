@@ -13,8 +13,6 @@ use crate::certificate_text::left;
 
 const CERTIFICATE: &str = "identity";
 const CLOCK: &str = "clock";
-/// Directory of the packaged agent's certificate.
-const SERVICE_DIR: &str = "/var/lib/venice-agent/identity";
 /// Largest clock error: certificates are valid from ten minutes before they are made; half of that
 /// may be this machine's error.
 const LARGEST_ERROR: Duration = Duration::from_secs(5 * 60);
@@ -31,7 +29,7 @@ pub fn examine() -> Vec<Finding> {
 
 fn places() -> Vec<PathBuf> {
     let named = std::env::var_os("VENICE_IDENTITY").filter(|dir| !dir.is_empty());
-    let usual = [venice_agent::IDENTITY_DIR, SERVICE_DIR].map(PathBuf::from);
+    let usual = [venice_agent::IDENTITY_DIR, venice_agent::SERVICE_IDENTITY_DIR].map(PathBuf::from);
     named.map_or_else(|| usual.to_vec(), |dir| vec![dir.into()])
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rustix::thread::CapabilitySet;
 use venice_memory::paged::{FilesError, LookError, PinLook, Uffd, sys};
+use venice_sockets::can_refuse_descriptors;
 
 use super::{Finding, Mode};
 
@@ -31,6 +32,7 @@ pub fn examine() -> Vec<Finding> {
         fork_events(ptrace || probe(Uffd::open).is_ok()),
         held_writes(probe(Uffd::open_for_writes)),
         shared_memory(PinLook::new().map(drop)),
+        local_sockets(can_refuse_descriptors()),
         seccomp(),
     ]
 }
@@ -195,6 +197,19 @@ fn held_writes(probe: Result<(), i32>) -> Finding {
     }
 }
 
+/// The option by which the sockets of daemons refuse descriptors.
+fn local_sockets(can_refuse: bool) -> Finding {
+    let what = "local sockets";
+    match can_refuse {
+        true => Finding::ok(what, "those of daemons refuse descriptors that they do not want"),
+        false => Finding::warn(
+            what,
+            "the kernel lets members of the group send descriptors whose closing stops daemons",
+            "boot Linux 6.16 or newer (SO_PASSRIGHTS), or have only trusted users in the group",
+        ),
+    }
+}
+
 fn seccomp() -> Finding {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:")).map(str::trim);
@@ -231,6 +246,13 @@ mod tests {
         assert!(!finding.detail.contains("UFFDIO_POISON"), "{finding:?}");
         assert_eq!(version("6.8.1").state, State::Ok);
         assert_eq!(version("what").state, State::Warn);
+    }
+
+    #[test]
+    fn old_kernel_takes_descriptors() {
+        assert_eq!(local_sockets(true).state, State::Ok);
+        let finding = local_sockets(false);
+        assert!(finding.state == State::Warn && finding.remedy.contains("6.16"), "{finding:?}");
     }
 
     #[test]

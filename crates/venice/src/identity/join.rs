@@ -122,13 +122,23 @@ fn ask(token: &JoinToken, name: &str, dir: &Path) -> anyhow::Result<Credential> 
 
 fn next_steps(joined: &Joined) -> String {
     let Joined { node, identity, .. } = joined;
-    let folder = match identity == venice_agent::IDENTITY_DIR {
-        true => String::new(),
-        false => format!(" --identity {identity}"),
+    let service = venice_agent::SERVICE_IDENTITY_DIR;
+    let as_service = "set lend in /etc/venice/agent.toml, then systemctl enable --now venice-agent";
+    let start = if identity == service {
+        format!("Start its agent: {as_service}")
+    } else {
+        let folder = match identity == venice_agent::IDENTITY_DIR {
+            true => String::new(),
+            false => format!(" --identity {identity}"),
+        };
+        format!(
+            "Start its agent: venice agent{folder} --lend SIZE\n\
+             Or as a service, which has its certificate elsewhere: install -d {service}, then cp \
+             {identity}/* {service}, {as_service}"
+        )
     };
     format!(
-        "Start its agent: venice agent{folder} --lend SIZE (or, as a service: set lend in \
-         /etc/venice/agent.toml, then systemctl enable --now venice-agent)\nA running agent of {node} in the same rack loads the new certificate by itself once its own is \
+        "{start}\nA running agent of {node} in the same rack loads the new certificate by itself once its own is \
          refused; any other agent needs a restart."
     )
 }

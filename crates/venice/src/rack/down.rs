@@ -9,6 +9,7 @@ use super::run_dir::RunDir;
 use super::up::clear;
 use crate::registry::{self, block_on};
 use venice_cli::terminal;
+use venice_recipient::local_rack;
 
 /// `venice down`
 #[derive(Args, Debug)]
@@ -17,7 +18,8 @@ pub struct DownArgs {}
 /// Stops every process of the rack and removes its files. Without a rack it succeeds.
 pub fn execute(_args: &DownArgs) -> anyhow::Result<i32> {
     let dir = RunDir::locate()?;
-    let nothing = || terminal::say(format!("No rack is up in {}.", dir.path().display()));
+    let nothing =
+        || terminal::say(format!("No rack is up in {}.{}", dir.path().display(), others(&dir)));
     if !dir.path().exists() && process::find_all(&dir).is_empty() && !Network::exists(&dir) {
         nothing()?;
         return Ok(0);
@@ -53,6 +55,17 @@ pub fn execute(_args: &DownArgs) -> anyhow::Result<i32> {
         n => format!("The rack is down: {count} process{plural} stopped, {n} of them killed."),
     })?;
     Ok(0)
+}
+
+/// Says that daemons go on which `venice up` has not started; empty: there are none.
+fn others(dir: &RunDir) -> String {
+    let socket = local_rack::living_socket(dir.path());
+    socket.map_or_else(String::new, |socket| {
+        format!(
+            " The daemon at {} goes on: `venice up` has not started it (services: systemctl stop)",
+            socket.display()
+        )
+    })
 }
 
 /// Warns of programs that lose memory or devices, if the Monitor Node answers.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use rustix::fs::{FlockOperation, flock};
+use venice_recipient::local_rack::is_listened_at;
 use venice_recipient::runs::{self, DirError, RunsDir, make_private_dir};
 
 use venice_cli::failure::Usage;
@@ -261,9 +262,13 @@ impl RunDir {
         self.remove_processes(processes)?;
         remove_file(&self.record_path())?;
         remove_file(&self.half_record_path())?;
-        remove_file(&self.monitor_socket_path())?;
-        remove_file(&self.helper_socket_path())?;
-        remove_file(&self.swap_helper_socket_path())?;
+        let sockets =
+            [self.monitor_socket_path(), self.helper_socket_path(), self.swap_helper_socket_path()];
+        // A daemon that `venice up` has not started goes on listening.
+        sockets
+            .iter()
+            .filter(|path| !is_listened_at(path))
+            .try_for_each(|path| remove_file(path))?;
         runs::sweep(&self.runs_dir());
         // Programs may still use it.
         let _ = fs::remove_dir(self.runs_dir().path());

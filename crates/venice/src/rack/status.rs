@@ -5,6 +5,7 @@ use serde::Serialize;
 use venice_control::RefusedCounts;
 use venice_control::client::MonitorIdentity;
 use venice_fabric::LinkModel;
+use venice_recipient::RecipientError;
 use venice_recipient::local_rack::{self, FoundRack};
 use venice_recipient::runs::{CopiesRow, files};
 
@@ -101,33 +102,43 @@ struct AgentStatus {
 /// Shows the rack on this machine; exit code 1 without one.
 pub fn execute(args: &StatusArgs) -> anyhow::Result<i32> {
     let dir = RunDir::locate()?;
-    let Some(record) = Record::load(&dir)? else {
-        let used = local_rack::find().ok();
-        if args.json {
-            let used = used.as_ref().map(|rack| rack.access.monitor.clone());
-            terminal::say_json(&Status { used_monitor: used, ..nothing(&dir) })?;
-        }
-        if let Some(FoundRack { access, source, .. }) = used {
-            if !args.json {
-                terminal::say(format!(
-                    "Programs of this machine use the rack whose Monitor Node is at {} (named by \
-                     {source}): `venice nodes` lists its nodes.",
-                    access.monitor
-                ))?;
-            }
-            return Ok(0);
-        }
-        terminal::remark(format!(
-            "venice: no rack is up in {}: start one with `venice up`",
-            dir.path().display()
-        ));
-        return Ok(EXIT_FAILURE);
-    };
+    let Some(record) = Record::load(&dir)? else { return execute_elsewhere(&dir, args.json) };
     let status = gather(&dir, &record);
     if args.json {
         terminal::say_json(&status)?;
     } else {
         terminal::say(report(&status))?;
+    }
+    Ok(0)
+}
+
+/// Shows the rack that programs of this machine use, where `venice up` has started none.
+fn execute_elsewhere(dir: &RunDir, is_json: bool) -> anyhow::Result<i32> {
+    let used = match local_rack::find() {
+        Ok(found) => Some(found),
+        Err(RecipientError::NoRack { .. }) => None,
+        Err(error) => {
+            return Err(anyhow::Error::from(error).context("this machine's rack does not answer"));
+        }
+    };
+    let monitor = used.as_ref().map(|rack| rack.access.monitor.clone());
+    let status = Status { used_monitor: monitor, ..nothing(dir) };
+    if is_json {
+        terminal::say_json(&status)?;
+    } else if let Some(FoundRack { access, source, .. }) = &used {
+        let runs: String = status.runs.iter().map(|run| format!("\n{}", run.line())).collect();
+        terminal::say(format!(
+            "Programs of this machine use the rack whose Monitor Node is at {} (named by {source}): \
+             `venice nodes` lists its nodes.{runs}",
+            access.monitor
+        ))?;
+    }
+    if used.is_none() {
+        terminal::remark(format!(
+            "venice: no rack is up in {}: start one with `venice up`",
+            dir.path().display()
+        ));
+        return Ok(EXIT_FAILURE);
     }
     Ok(0)
 }

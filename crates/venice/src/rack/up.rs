@@ -18,13 +18,16 @@ use super::process::{self, Lives};
 use super::record::{AgentRecord, MonitorRecord, PortKind, Record, port_parser};
 use super::run_dir::{RunDir, RunDirLock, remove_file};
 use super::start::Starter;
-use crate::daemon::{MonitorSettings, lend_size};
+use crate::daemon::{MonitorSettings, known_group, lend_size};
 use crate::doctor::available_bytes;
 use crate::registry::block_on;
 use crate::waiting::Signals;
 use venice_cli::failure::Usage;
 use venice_cli::terminal;
-use venice_recipient::local_rack::{FoundRack, RackSource, find_of_machine, is_run_dir_set};
+use venice_recipient::RecipientError;
+use venice_recipient::local_rack::{
+    FoundRack, RackSource, find_of_machine, is_run_dir_set, living_socket,
+};
 
 /// Interval between checks of the signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(20);
@@ -116,27 +119,24 @@ fn check_no_other(args: &UpArgs) -> anyhow::Result<()> {
     if args.beside || is_run_dir_set() {
         return Ok(());
     }
-    let (monitor, source) = match find_of_machine() {
-        Ok(FoundRack { source: RackSource::Record(_), .. }) | Err(_) => return Ok(()),
-        Ok(FoundRack { access, source, .. }) => (access.monitor, source),
+    let said = match find_of_machine() {
+        Ok(FoundRack { source: RackSource::Record(_), .. })
+        | Err(RecipientError::NoRack { .. }) => {
+            return Ok(());
+        }
+        Ok(FoundRack { access, source, .. }) => format!(
+            "this machine's programs use the rack whose Monitor Node is at {} (named by {source}), and \
+             would use the new one",
+            access.monitor
+        ),
+        Err(error) => format!(
+            "this machine's programs use a rack that does not answer ({error}), and would use the new one"
+        ),
     };
-    let said = format!(
-        "this machine's programs use the rack whose Monitor Node is at {monitor} (named by {source}), and \
-         would use the new one"
-    );
     match terminal::confirm(&format!("{said}. Start it?"))? {
         Some(true) => Ok(()),
         Some(false) => bail!("not started"),
         None => bail!("{said}: repeat with --beside, or set a VENICE_RUN_DIR for the new one"),
-    }
-}
-
-/// Checks that the machine has a group.
-fn known_group(name: &str) -> Result<String, String> {
-    match nix::unistd::Group::from_name(name) {
-        Ok(Some(_)) => Ok(name.to_owned()),
-        Ok(None) => Err(format!("this machine has no such group: make it (groupadd {name})")),
-        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -214,6 +214,13 @@ fn begin(args: &UpArgs, dir: &RunDir, lock: &RunDirLock, signals: &Signals) -> a
     // Daemons without a record: their `venice up` was killed, or the file was removed. Their store
     // and their namespaces must not become the new rack's.
     process::stop_all(&process::find_all(dir), dir)?;
+    if let Some(socket) = living_socket(dir.path()) {
+        bail!(
+            "a daemon that `venice up` has not started listens at {}: set a VENICE_RUN_DIR for the new \
+             rack, or stop that daemon",
+            socket.display()
+        );
+    }
     Network::remove(dir)?;
     dir.remove_processes(&dir.process_dirs())?;
     let mut record = match plan(args, dir) {

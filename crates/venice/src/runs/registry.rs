@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -59,7 +58,7 @@ pub fn ask(dir: &RunsDir, pid: u32, question: Question) -> anyhow::Result<Option
     if path.exists() && is_stopped(pid) {
         bail!("it is stopped: continue it (`fg`, or `kill -CONT {pid}`)");
     }
-    let stream = match UnixStream::connect(&path) {
+    let stream = match conversation::connect(&path) {
         Ok(stream) => stream,
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             // The supervisor was killed.
@@ -124,7 +123,7 @@ pub fn find(pid: u32) -> anyhow::Result<(RunsDir, RunRow)> {
 /// pager's tables, if a pager serves it, and the connection for its far pages.
 pub fn far_pages(dir: &RunsDir, run: u32, pid: u32) -> anyhow::Result<(Option<u64>, FarPages)> {
     let path = dir.socket_path(run);
-    let stream = UnixStream::connect(&path).with_context(|| format!("run {run} has ended"))?;
+    let stream = conversation::connect(&path).with_context(|| format!("run {run} has ended"))?;
     let answer = conversation::ask_and_go_on(stream, &Question::Core(pid), Some(ROW_WITHIN))?;
     match answer {
         Some((Answer::Core(image), stream)) => Ok((image, FarPages::new(stream))),

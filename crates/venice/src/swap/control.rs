@@ -1,6 +1,6 @@
 //! The control socket of a device's server: one line asks, one JSON object answers.
 
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ fn ask_within(
     question: Question,
     patience: Option<Duration>,
 ) -> Result<Option<Answer>, ConversationError> {
-    let Ok(stream) = UnixStream::connect(path(folder)) else { return Ok(None) };
+    let Ok(stream) = conversation::connect(&path(folder)) else { return Ok(None) };
     conversation::ask(stream, &question, patience)
 }
 

@@ -60,6 +60,26 @@ fn agent_registers_and_deregisters() {
     assert_eq!(monitor.stop(Signal::INT), Some(0));
 }
 
+#[test]
+fn rack_commands_spare_daemons() {
+    let place = Place::new();
+    let (mut monitor, addr) = monitor(&place);
+    let identity = place.join("donor", &addr);
+    let words = ["agent", "--lend", "16MiB", "--identity", &identity, "--monitor", &addr];
+    let mut agent = Daemon::start(&place, &words);
+    wait_until("the agent is registered", || nodes(&place, &addr).len() == 1);
+    let down = place.venice(&["down"]).expect(0);
+    assert!(down.out.contains("No rack") && down.out.contains("goes on"), "{}", down.out);
+    let refused = || place.venice(&["up", "--nodes", "1", "--lend", "16MiB"]).expect(1);
+    assert!(refused().complaint().contains("has not started"), "{}", refused().err);
+    place.venice(&["nodes"]).expect(0);
+    monitor.stop(Signal::KILL);
+    let status = place.venice(&["status"]).expect(1);
+    assert!(status.complaint().contains("does not answer"), "{}", status.err);
+    assert!(refused().complaint().contains("has not started"), "{}", refused().err);
+    assert_eq!(agent.stop(Signal::TERM), Some(0));
+}
+
 /// Checks `VmFlags` of proc(5) for `lo`.
 fn heap_is_locked(pid: u32) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();

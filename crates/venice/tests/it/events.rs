@@ -66,7 +66,7 @@ fn life_of_grants_is_followed() {
         "released",
         "refused",
         "quota-set",
-        "node-drained",
+        "node-draining",
         "node-undrained",
         "granted",
         "node-down",

@@ -13,6 +13,7 @@ mod cuda;
 mod cuda_hostile;
 mod daemons;
 mod dashboards;
+mod descriptors;
 mod devices;
 mod documents;
 mod drain;

@@ -18,7 +18,7 @@ use signal_hook::consts::SIGBUS;
 use venice_swap::cgroup::Hierarchy;
 
 /// Exclusive use of the machine's swap, which all programs share.
-struct Alone {
+pub struct Alone {
     _lock: fs::File,
 }
 
@@ -32,7 +32,7 @@ impl Alone {
 }
 
 /// Checks the requirements beyond a rack; reports why a test is skipped.
-fn can_swap(test: &str) -> Option<Alone> {
+pub fn can_swap(test: &str) -> Option<Alone> {
     let lacks = if !is_root() {
         "root"
     } else if Hierarchy::find().is_none() {

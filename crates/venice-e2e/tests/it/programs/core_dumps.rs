@@ -229,6 +229,18 @@ fn crashed_core_has_own_copies() {
     crashed_core("crashed_core_has_own_copies", "abort", &[("SHARED", "private")], 128 + 6);
 }
 
+/// True if the debugger can call functions of a process: an older one cannot on a processor that has
+/// registers which it does not know.
+fn debugger_can_call() -> bool {
+    let mut other = Command::new("sleep").arg("60").spawn().expect("sleep");
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-batch", "-p", &other.id().to_string(), "-ex", "print (int)getpid() > 0"]);
+    let said = gdb.output().expect("gdb");
+    let _ = other.kill();
+    let _ = other.wait();
+    String::from_utf8_lossy(&said.stdout).contains("$1 = 1")
+}
+
 #[test]
 fn debugger_reads_no_wrong_bytes() {
     if paged_mode_is_missing("debugger_reads_no_wrong_bytes") {
@@ -242,7 +254,11 @@ fn debugger_reads_no_wrong_bytes() {
     let said = gdb(&["-p", &pid], program.dir(), &["thread apply all backtrace", touch]);
     assert!(said.contains(" wrong 0 ") && said.contains("read_at_random"), "{said}");
     // A call in the program brings pages in, since its pager runs meanwhile.
-    assert!(said.contains("$1 = 0"), "{said}");
+    if debugger_can_call() {
+        assert!(said.contains("$1 = 0"), "{said}");
+    } else {
+        println!("this gdb cannot call functions of any process on this processor");
+    }
     let mut strace = Command::new("timeout");
     strace.args(["-s", "INT", "1", "strace", "-f", "-c", "-p", &pid]);
     let traced = strace.output().expect("strace");

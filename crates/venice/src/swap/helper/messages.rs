@@ -17,6 +17,7 @@ use rustix::net::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use venice_sockets::Closings;
 
 use super::super::Status;
 use super::super::session::GroupState;
@@ -26,6 +27,11 @@ use super::super::wants::Wants;
 const LONGEST: usize = 128 << 10;
 /// Time for a message to be taken.
 const SEND_WITHIN: Duration = Duration::from_secs(10);
+/// Most descriptors that the kernel puts into a message (`SCM_MAX_FD`). With room for fewer it closes
+/// the others in the thread that receives.
+const MOST_FDS: usize = 253;
+/// Most closings of received descriptors that have not ended.
+const MOST_CLOSINGS: usize = 16;
 
 /// A question of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,6 +82,9 @@ pub enum ChannelError {
     /// The message is too long.
     #[error("the message is longer than {LONGEST} bytes")]
     TooLong,
+    /// Descriptors that came do not close.
+    #[error("{MOST_CLOSINGS} messages came with descriptors whose closing does not end")]
+    Unclosed,
     /// The message is invalid.
     #[error("invalid message: {0}: is it of another version of Venice?")]
     Invalid(#[from] serde_json::Error),
@@ -83,7 +92,10 @@ pub enum ChannelError {
 
 /// A connection between a run and its session.
 #[derive(Debug)]
-pub struct Channel(OwnedFd);
+pub struct Channel {
+    socket: OwnedFd,
+    closings: Closings,
+}
 
 impl Channel {
     /// Connects to the helper at `path`.
@@ -101,7 +113,7 @@ impl Channel {
     pub fn of(socket: OwnedFd) -> Channel {
         // Where it is refused, a peer that takes nothing is waited for.
         let _ = set_socket_timeout(&socket, Timeout::Send, Some(SEND_WITHIN));
-        Channel(socket)
+        Channel { socket, closings: Closings::default() }
     }
 
     /// Sends a message, with a descriptor if it has one.
@@ -124,11 +136,12 @@ impl Channel {
             control.push(SendAncillaryMessage::ScmRights(&fds));
         }
         let from = [IoSlice::new(&text)];
-        retry_on_intr(|| sendmsg(&self.0, &from, &mut control, SendFlags::NOSIGNAL))?;
+        retry_on_intr(|| sendmsg(&self.socket, &from, &mut control, SendFlags::NOSIGNAL))?;
         Ok(())
     }
 
-    /// Waits for a message, at most for `patience`; `None`: the peer has gone.
+    /// Waits for a message, at most for `patience`; `None`: the peer has gone. A descriptor that comes
+    /// with it is to be [closed](Channel::close) by this channel; all but the first are closed already.
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -136,44 +149,59 @@ impl Channel {
         &self,
         patience: Option<Duration>,
     ) -> Result<Option<(M, Option<OwnedFd>)>, ChannelError> {
-        set_socket_timeout(&self.0, Timeout::Recv, patience)?;
+        if self.closings.unfinished() >= MOST_CLOSINGS {
+            return Err(ChannelError::Unclosed);
+        }
+        set_socket_timeout(&self.socket, Timeout::Recv, patience)?;
         let mut text = vec![0; LONGEST + 1];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = retry_on_intr(|| {
             let mut to = [IoSliceMut::new(&mut text)];
-            recvmsg(&self.0, &mut to, &mut control, RecvFlags::CMSG_CLOEXEC)
+            recvmsg(&self.socket, &mut to, &mut control, RecvFlags::CMSG_CLOEXEC)
         });
         let received = match received {
             Err(Errno::AGAIN) => return Err(ChannelError::Silent),
             Err(Errno::CONNRESET) => return Ok(None),
             received => received?,
         };
-        let mut fds = control.drain().filter_map(|message| match message {
+        let fds = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(fds) => Some(fds),
             _ => None,
         });
-        let fd = fds.next().and_then(|mut fds| fds.next());
-        if received.bytes == 0 {
-            return Ok(None);
+        let mut fds: Vec<OwnedFd> = fds.flatten().collect();
+        let message = match received.bytes {
+            0 => Ok(None),
+            bytes if bytes > LONGEST || received.flags.contains(ReturnFlags::TRUNC) => {
+                Err(ChannelError::TooLong)
+            }
+            bytes => serde_json::from_slice(&text[..bytes]).map(Some).map_err(ChannelError::from),
+        };
+        let has_one = !fds.is_empty() && matches!(message, Ok(Some(_)));
+        let fd = has_one.then(|| fds.remove(0));
+        self.close(fds);
+        Ok(message?.map(|message| (message, fd)))
+    }
+
+    /// Closes descriptors that came, in a thread of its own: their sender may make that take long.
+    pub fn close(&self, fds: impl IntoIterator<Item = OwnedFd>) {
+        let fds: Vec<OwnedFd> = fds.into_iter().collect();
+        if !fds.is_empty() {
+            self.closings.close(fds);
         }
-        if received.bytes > LONGEST || received.flags.contains(ReturnFlags::TRUNC) {
-            return Err(ChannelError::TooLong);
-        }
-        Ok(Some((serde_json::from_slice(&text[..received.bytes])?, fd)))
     }
 
     /// True if the peer has gone.
     pub fn has_ended(&self) -> bool {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut fds = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
     }
 }
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 

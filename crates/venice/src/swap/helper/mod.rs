@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use rustix::thread::CapabilitySet;
+use venice_cli::failure::Usage;
 use venice_cli::log::LogArgs;
 use venice_memory::paged::helper::HelperSocket;
 use venice_recipient::local_rack::{
@@ -35,7 +36,7 @@ pub use client::{HelperSession, check};
 pub use session_process::{SessionArgs, execute as session};
 
 use super::session::require_swap;
-use crate::daemon::{HelperThread, group_id, socket_path};
+use crate::daemon::{HelperThread, group_id, known_group, socket_path};
 use crate::doctor::has_capability;
 use crate::rack::RunDir;
 use messages::{Answer, Channel};
@@ -87,6 +88,7 @@ pub fn execute(args: &HelperArgs, monitor: Option<&str>) -> anyhow::Result<i32> 
     args.log.start()?;
     let dir = Path::new(SERVICE_SWAP_HELPER_DIR);
     let path = socket_path(args.socket.as_deref(), dir, SWAP_HELPER_SOCKET)?;
+    known_group(&args.socket_group).map_err(Usage)?;
     check_privileges()?;
     let settings = Settings {
         monitor: monitor.map(str::to_owned),

@@ -2,7 +2,7 @@
 //! user's connection, and does not depend on the helper that has started it.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -12,6 +12,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use venice_cli::log::start_log;
 use venice_control::client::UserIds;
 use venice_recipient::runs::budget;
+use venice_sockets::take_descriptors;
 use venice_swap::{UserProcess, peer_groups};
 
 use super::super::session::{Session, require_swap};
@@ -91,7 +92,9 @@ impl Desk<'_> {
             purpose = wants.purpose,
             "opened"
         );
-        self.answer(Ok(Answer::Device(Box::new(attached))));
+        // Before the run knows that it may send its process.
+        let opened = take_descriptors(&self.channel).context("opening the connection");
+        self.answer(opened.map(|()| Answer::Device(Box::new(attached))));
         loop {
             match self.channel.receive(None) {
                 Ok(None) => break,
@@ -100,7 +103,9 @@ impl Desk<'_> {
                     break;
                 }
                 Ok(Some((question, fd))) => {
-                    self.answer(self.carry_out(&mut session, question, fd, wants.local_bytes));
+                    let process = fd.as_ref().map(AsFd::as_fd);
+                    self.answer(self.carry_out(&mut session, question, process, wants.local_bytes));
+                    self.channel.close(fd);
                 }
                 Err(error) => {
                     tracing::warn!(user = self.user.uid, %error, "the session ends");
@@ -155,7 +160,7 @@ impl Desk<'_> {
         &self,
         session: &mut Session,
         question: Question,
-        fd: Option<OwnedFd>,
+        fd: Option<BorrowedFd<'_>>,
         local_bytes: u64,
     ) -> anyhow::Result<Answer> {
         match question {

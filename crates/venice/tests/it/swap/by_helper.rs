@@ -6,9 +6,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -20,12 +21,12 @@ use venice_swap::cgroup::Hierarchy;
 use venice_testkit::process::ChildGuard;
 
 use super::can_swap;
-use super::programs::{Donors, GROUP, ended_right, filled, grants, list, pages};
+use super::programs::{Donors, GROUP, ended_right, filled, grants, list, pages, relay};
 use crate::common::{Daemon, Said, finish, kill, pid, runs, wait, wait_until};
 
 /// A user whose number is the group's too, and one who is in no group by himself.
-const NOBODY: u32 = 65534;
-const DAEMON: u32 = 1;
+pub const NOBODY: u32 = 65534;
+pub const DAEMON: u32 = 1;
 
 /// A rack whose helper serves the members of [`GROUP`].
 pub struct Members {
@@ -108,11 +109,11 @@ impl Members {
     }
 
     /// The socket of the helper of `venice up`.
-    fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.place.run_dir().join("swap.sock")
     }
 
-    fn expect_nothing_left(&self) {
+    pub fn expect_nothing_left(&self) {
         wait_until("the device is gone", || list(&self.place).is_empty());
         wait_until("the grants are gone", || grants(&self.place) == 0);
         wait_until("the cgroups are gone", || groups().is_empty());
@@ -140,11 +141,11 @@ fn groups() -> Vec<PathBuf> {
 }
 
 /// A connection to a helper.
-struct Connection(OwnedFd);
+pub struct Connection(pub OwnedFd);
 
 impl Connection {
     /// Connects as `user`, in the group.
-    fn of(user: u32, socket: &Path) -> Connection {
+    pub fn of(user: u32, socket: &Path) -> Connection {
         let connect = || {
             // The credentials of this thread alone, which the kernel reports to its peers.
             rustix::thread::set_thread_groups(&[]).unwrap();
@@ -163,36 +164,40 @@ impl Connection {
     }
 
     fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        self.try_send(bytes, fds).unwrap();
+    }
+
+    pub fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize, Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
             assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
         }
-        sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
+        sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
     }
 
     /// Returns the answer; `null` if the other end has closed.
-    fn hear(&self) -> Value {
+    pub fn hear(&self) -> Value {
         let mut bytes = vec![0; 1 << 20];
         match rustix::net::recv(&self.0, &mut bytes[..], RecvFlags::empty()) {
-            Err(rustix::io::Errno::CONNRESET) | Ok((_, 0)) => Value::Null,
+            Err(Errno::CONNRESET) | Ok((_, 0)) => Value::Null,
             Ok((_, length)) => serde_json::from_slice(&bytes[..length]).unwrap(),
             Err(error) => panic!("{error}"),
         }
     }
 
-    fn ask(&self, question: &Value) -> Value {
+    pub fn ask(&self, question: &Value) -> Value {
         self.send(question.to_string().as_bytes(), &[]);
         self.hear()
     }
 
-    fn admit(&self, fds: &[BorrowedFd<'_>]) -> Value {
+    pub fn admit(&self, fds: &[BorrowedFd<'_>]) -> Value {
         self.send(b"\"Admit\"", fds);
         self.hear()
     }
 }
 
-fn wants() -> Value {
+pub fn wants() -> Value {
     json!({
         "local_bytes": 8 << 20, "size": {"Exactly": 16 << 20}, "monitor": null, "port": null, "donors": [],
         "placement": null, "bandwidth_bps": 0,
@@ -208,7 +213,7 @@ fn wants_with(field: &str, value: Value) -> Value {
 }
 
 #[track_caller]
-fn refusal(answer: &Value) -> &str {
+pub fn refusal(answer: &Value) -> &str {
     answer["Refused"].as_str().unwrap_or_else(|| panic!("{answer}"))
 }
 
@@ -407,6 +412,27 @@ fn killed_member_run_leaves_nothing() {
     let output = run.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(err.contains("session has ended"), "{err}");
+    members.expect_nothing_left();
+}
+
+/// Processes that fork and end at once are gone before a list of them is read.
+#[test]
+fn forking_program_ends_with_run() {
+    let Some(_alone) = can_swap("forking_program_ends_with_run") else { return };
+    let members = Members::of_rack(2, "128MiB");
+    let program = members.place.file("relay");
+    fs::copy(relay(), &program).unwrap();
+    let program = program.display().to_string();
+    let words = [&RUN[..], &["--", &program, "40", "600"]].concat();
+    let mut command = members.command_of(NOBODY, NOBODY, &words);
+    let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("the program runs", || {
+        let group = groups().pop().map(|group| group.join("cgroup.procs"));
+        let members = group.and_then(|group| fs::read_to_string(group).ok());
+        members.is_some_and(|members| members.lines().count() > 20)
+    });
+    run.kill().unwrap();
+    wait(&mut run, &["run"]);
     members.expect_nothing_left();
 }
 

@@ -74,6 +74,12 @@ pub fn thrash() -> &'static Path {
     BUILT.get_or_init(|| built("thrash"))
 }
 
+/// Builds the static program of `swap/relay.c`.
+pub fn relay() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| built("relay"))
+}
+
 /// Builds the static program of `swap/NAME.c`. A guest finds it built before.
 fn built(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/swap/{name}.c"));

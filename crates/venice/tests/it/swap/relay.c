@@ -1,0 +1,33 @@
+/* A static program whose processes never stay: each forks two and ends, so that a list of them is
+ * always late.
+ *
+ *   relay PROCESSES SECONDS    says "running"; at most so many at a time, for so long
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+int main(int argc, char **argv) {
+    if (argc < 3) return 2;
+    int count = atoi(argv[1]);
+    time_t end = time(NULL) + atol(argv[2]);
+    struct rlimit most = {.rlim_cur = 4 * count, .rlim_max = 4 * count};
+    setrlimit(RLIMIT_NPROC, &most);
+    signal(SIGCHLD, SIG_IGN);
+    puts("running");
+    fflush(stdout);
+    for (int i = 0; i < count; i++)
+        if (fork() == 0) break;
+    while (time(NULL) < end) {
+        pid_t child = fork();
+        if (child > 0) {
+            fork();
+            _exit(0);
+        }
+        if (child < 0) usleep(200);
+    }
+    return 0;
+}
