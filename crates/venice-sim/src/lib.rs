@@ -23,13 +23,11 @@
 
 pub mod checkers;
 pub mod control;
-pub mod events;
+
 pub mod minimise;
 pub mod network;
 pub mod pcap;
 pub mod rack;
-pub mod random;
+
 pub mod report;
 pub mod scenario;
-pub mod trace;
-pub mod units;

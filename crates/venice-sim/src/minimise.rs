@@ -4,7 +4,8 @@ use crate::checkers::Checker;
 use crate::rack::{self, Options, Sabotage};
 use crate::report::Report;
 use crate::scenario::{Impairment, Scenario};
-use crate::units::Share;
+use venice_simkernel::minimise;
+use venice_simkernel::units::Share;
 
 /// Minimises a failing scenario: fewer faults, fewer nodes, less work, more reliable links. Stops
 /// after `tries` runs; returns the smallest that failed and its report. `None` if the scenario does
@@ -14,35 +15,21 @@ pub fn minimise(
     sabotage: Option<Sabotage>,
     tries: u32,
 ) -> Option<(Scenario, Report)> {
-    let mut search = Search { sabotage, tries, checker: Checker::Progress };
-    let report = search.run(scenario)?;
-    search.checker = report.violations.first()?.checker;
-    let mut best = (scenario.clone(), report);
-    loop {
-        let smaller = candidates(&best.0).into_iter().find_map(|candidate| {
-            let report = search.run(&candidate)?;
-            let is_same = report.violations.first()?.checker == search.checker;
-            is_same.then_some((candidate, report))
-        });
-        match smaller {
-            Some(smaller) => best = smaller,
-            None => return Some(best),
-        }
+    minimise::minimise(scenario, tries, |scenario| {
+        rack::run(scenario, Options { sabotage, ..Options::default() }).ok()
+    })
+}
+
+impl minimise::Scenario for Scenario {
+    type Report = Report;
+    type Failure = Checker;
+
+    fn smaller(&self) -> Vec<Self> {
+        candidates(self)
     }
-}
 
-struct Search {
-    sabotage: Option<Sabotage>,
-    tries: u32,
-    checker: Checker,
-}
-
-impl Search {
-    /// Runs a scenario and returns the report if it fails, while there are tries left.
-    fn run(&mut self, scenario: &Scenario) -> Option<Report> {
-        self.tries = self.tries.checked_sub(1)?;
-        let options = Options { sabotage: self.sabotage, ..Options::default() };
-        rack::run(scenario, options).ok().filter(|report| !report.is_ok())
+    fn failure(report: &Report) -> Option<Checker> {
+        report.violations.first().map(|violation| violation.checker)
     }
 }
 

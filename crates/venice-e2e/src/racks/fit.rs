@@ -3,7 +3,7 @@
 
 use venice_fabric::{Topology, TopologyError};
 use venice_sim::scenario::{Bounds, Fault, FaultKind, Impairment, Protocol, Scenario};
-use venice_sim::units::Nanos;
+use venice_simkernel::units::Nanos;
 
 use crate::racks::plan::Port;
 

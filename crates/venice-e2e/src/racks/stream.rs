@@ -10,7 +10,7 @@ use venice_fabric::CreditMode;
 use venice_ports::qpair::{QPairSocketError, QPairStream};
 use venice_sim::checkers::{Direction, StreamId};
 use venice_sim::rack::Sabotage;
-use venice_sim::random::Stream;
+use venice_simkernel::random::Stream;
 
 use crate::racks::notes::{Bytes, Notebook, What};
 

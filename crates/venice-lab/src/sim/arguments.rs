@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use venice_sim::rack::Sabotage;
 use venice_sim::scenario::{Bounds, Fault, FaultKind, MAX_NODES, Scenario, Topology};
-use venice_sim::units::{Nanos, Share};
+use venice_simkernel::units::{Nanos, Share};
 
 use super::usage;
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use venice_sim::control::minimise::minimise;
 use venice_sim::control::scenario::{MAX_MONITORS, MAX_NODES};
 use venice_sim::control::{self, Bounds, Fault, FaultKind, Report, Scenario};
-use venice_sim::units::{Nanos, Share};
+use venice_simkernel::units::{Nanos, Share};
 
 use super::failure::{self, MINIMISE_TRIES, Smallest, replay_command};
 use super::{control_text, usage};

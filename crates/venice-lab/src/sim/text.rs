@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use venice_sim::units::Nanos;
+use venice_simkernel::units::Nanos;
 
 use venice_cli::terminal::{self, Align};
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::random::mix;
+use venice_simkernel::random::mix;
 
 /// All conversations of a rack, each over one QPair.
 #[derive(Debug, Default)]

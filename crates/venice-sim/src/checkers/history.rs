@@ -8,7 +8,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::random::mix;
+use venice_simkernel::random::mix;
 
 /// A write to a region; 0 is the zeros a region begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Direction;
-use crate::random::mix;
+use venice_simkernel::random::mix;
 
 /// All streams of a rack, each over one QPair.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use venice_wire::{Frame, LinkId, Opcode, REPLAY_FLAG, Sequence};
 
 use crate::network::{Datagram, End};
-use crate::trace::Trace;
+use venice_simkernel::trace::Trace;
 
 /// State of all links of a rack.
 #[derive(Debug, Default)]

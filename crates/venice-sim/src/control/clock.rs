@@ -1,7 +1,7 @@
 //! Clocks of machines: with an offset from each other, and a drift.
 
 use super::scenario::Clocks;
-use crate::random::Stream;
+use venice_simkernel::random::Stream;
 
 /// A machine's clock, since its process started.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::{Nanos, Share};
+    use venice_simkernel::units::{Nanos, Share};
 
     #[test]
     fn timer_expires_promptly_and_not_early() {

@@ -12,7 +12,7 @@ use super::messages::{CallId, Request, Response};
 use super::monitor::{MonitorTag, MonitorTimer};
 use super::party::Party;
 use super::recipient::{RecipientTag, RecipientTimer};
-use crate::random::Stream;
+use venice_simkernel::random::Stream;
 
 /// Context of a host.
 pub(super) struct Desk<'a> {

@@ -1,31 +1,27 @@
 //! Minimisation of a failing scenario: it gets smaller as long as it fails in the same way.
 
 use super::scenario::{Clocks, Impairment};
-use super::{Report, Scenario, run};
-use crate::units::Share;
+use super::{Checker, Report, Scenario, run};
+use venice_simkernel::minimise;
+use venice_simkernel::units::Share;
 
 /// Minimises a failing scenario: fewer faults, fewer participants, less work, a more reliable
 /// network. Stops after `tries` runs; returns the smallest that failed and its report. `None` if
 /// the scenario does not fail.
 pub fn minimise(scenario: &Scenario, tries: u32) -> Option<(Scenario, Report)> {
-    let mut left = tries;
-    let mut fails = |scenario: &Scenario| {
-        left = left.checked_sub(1)?;
-        run(scenario).ok().filter(|report| !report.is_ok())
-    };
-    let report = fails(scenario)?;
-    let checker = report.violations.first()?.checker;
-    let mut best = (scenario.clone(), report);
-    loop {
-        let smaller = candidates(&best.0).into_iter().find_map(|candidate| {
-            let report = fails(&candidate)?;
-            let is_same = report.violations.first()?.checker == checker;
-            is_same.then_some((candidate, report))
-        });
-        match smaller {
-            Some(smaller) => best = smaller,
-            None => return Some(best),
-        }
+    minimise::minimise(scenario, tries, |scenario| run(scenario).ok())
+}
+
+impl minimise::Scenario for Scenario {
+    type Report = Report;
+    type Failure = Checker;
+
+    fn smaller(&self) -> Vec<Self> {
+        candidates(self)
+    }
+
+    fn failure(report: &Report) -> Option<Checker> {
+        report.violations.first().map(|violation| violation.checker)
     }
 }
 

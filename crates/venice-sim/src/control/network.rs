@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::party::Party;
 use super::scenario::Impairment;
-use crate::random::Stream;
+use venice_simkernel::random::Stream;
 
 /// Period of retransmission over a cut path.
 pub(super) const RESEND_NS: u64 = 100_000_000;

@@ -19,9 +19,9 @@ use super::report::Report;
 use super::sabotage::Sabotage;
 use super::scenario::Scenario;
 use super::store::{LOOK_EVERY_NS, SharedStore};
-use crate::events::Events;
-use crate::random::Stream;
-use crate::trace::Trace;
+use venice_simkernel::events::Events;
+use venice_simkernel::random::Stream;
+use venice_simkernel::trace::Trace;
 
 /// Events after which a run counts as an endless loop.
 const MAX_EVENTS: u64 = 20_000_000;

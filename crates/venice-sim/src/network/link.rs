@@ -2,9 +2,9 @@
 
 use smallvec::SmallVec;
 
-use crate::random::Stream;
 use crate::scenario::Impairment;
 use venice_fabric::{EmulatedLink, LinkModel};
+use venice_simkernel::random::Stream;
 
 /// One direction of a link.
 #[derive(Debug)]
@@ -186,7 +186,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::{Nanos, Share};
+    use venice_simkernel::units::{Nanos, Share};
 
     fn clean(model: LinkModel) -> Link {
         Link::new(model, 10_000, Stream::new(1))

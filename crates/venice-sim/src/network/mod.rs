@@ -5,9 +5,9 @@ mod link;
 use std::collections::BTreeMap;
 
 pub use self::link::{Arrival, Link, LinkCounts, Passage};
-use crate::random::Stream;
 use crate::scenario::{Impairment, Scenario};
 use venice_fabric::LinkModel;
+use venice_simkernel::random::Stream;
 use venice_wire::NodeId;
 
 /// An end of a node.

@@ -4,8 +4,8 @@ use venice_fabric::FabricError;
 
 use super::desk::{Desk, Posted, What};
 use crate::checkers::{Change, RegionId};
-use crate::random::mix;
 use crate::scenario::{Access, Kind, Workload};
+use venice_simkernel::random::mix;
 
 /// An access with the parameters of its request.
 pub(super) struct Asking {

@@ -13,8 +13,8 @@ use super::desk::{Desk, Posted, What};
 use super::sabotage::Sabotage;
 use super::talk;
 use crate::checkers::{Checker, Direction, Oracle, RegionId};
-use crate::random::Stream;
 use crate::scenario::{Access, Kind, Workload};
+use venice_simkernel::random::Stream;
 
 /// The fence for the posted writes of all regions.
 const FENCE: Access = Access { session: 0, kind: Kind::Fence, at: 0, len: 0 };

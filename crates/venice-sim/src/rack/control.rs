@@ -9,7 +9,7 @@ use super::node::Node;
 use super::sabotage::Sabotage;
 use super::{Event, Rack};
 use crate::checkers::{Checker, RegionId};
-use crate::random::Stream;
+use venice_simkernel::random::Stream;
 
 impl Rack<'_> {
     /// Schedules a link or a grant for a session.

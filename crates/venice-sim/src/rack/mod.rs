@@ -24,11 +24,11 @@ use std::collections::BTreeMap;
 use venice_fabric::QPairId;
 
 use crate::checkers::{Checker, Oracle, WireWatch};
-use crate::events::Events;
 use crate::network::{Datagram, End, Network};
 use crate::report::Report;
 use crate::scenario::{BadScenario, Scenario, Topology};
-use crate::trace::Trace;
+use venice_simkernel::events::Events;
+use venice_simkernel::trace::Trace;
 
 use self::desk::Desk;
 use self::node::Node;

@@ -16,9 +16,9 @@ use super::talk::SERVICE;
 use super::talks::Talks;
 use crate::checkers::Oracle;
 use crate::network::{Datagram, End, node_id};
-use crate::random::Stream;
 use crate::report::LinkTotals;
 use crate::scenario::{Protocol, Scenario};
+use venice_simkernel::random::Stream;
 
 /// Frames queued for a frozen node; more are lost, as in a socket's buffer.
 const MAX_WAITING: usize = 256;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use venice_wire::{Frame, HeaderRepr, MAX_FRAME_BYTES, Opcode, REPLAY_FLAG};
 
 use crate::checkers::RegionId;
-use crate::random::Stream;
+use venice_simkernel::random::Stream;
 
 /// A bug. It strikes a few times in a run, at moments drawn from the seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use super::tally::Tally;
 use super::{Event, Rack};
 use crate::checkers::{Checker, Direction, StreamId};
 use crate::network::End;
-use crate::random::Stream;
 use crate::scenario::Kind;
+use venice_simkernel::random::Stream;
 
 impl Rack<'_> {
     /// Schedules a delayed read of a stream.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Mix, Scenario, Workload};
-use crate::random::Stream;
+use venice_simkernel::random::Stream;
 
 /// Kinds of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

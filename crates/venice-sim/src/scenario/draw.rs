@@ -5,8 +5,8 @@ use std::num::NonZeroU64;
 use venice_fabric::LinkModel;
 
 use super::{Fault, FaultKind, Impairment, Mix, Protocol, Scenario, Workload};
-use crate::random::Stream;
-use crate::units::{Nanos, Share};
+use venice_simkernel::random::Stream;
+use venice_simkernel::units::{Nanos, Share};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{BadScenario, Impairment};
-use crate::units::Nanos;
+use venice_simkernel::units::Nanos;
 
 /// A temporary fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

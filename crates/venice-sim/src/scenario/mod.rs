@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 pub use self::access::{Access, Kind};
 pub use self::draw::Bounds;
 pub use self::fault::{Fault, FaultKind};
-use crate::units::{Nanos, Share};
 pub use venice_fabric::{LinkModel, Topology};
+use venice_simkernel::units::{Nanos, Share};
 
 /// Largest number of nodes of a simulated rack.
 pub const MAX_NODES: u16 = 1024;

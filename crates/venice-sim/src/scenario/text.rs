@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::BadScenario;
-use crate::units::Nanos;
+use venice_simkernel::units::Nanos;
 
 /// Parses a scenario from TOML.
 pub(crate) fn from_toml<S: DeserializeOwned>(

@@ -6,7 +6,7 @@ use venice_sim::control::{
     self, Bounds, Checker, Clocks, Fault, FaultKind, Impairment, Party, Report, Sabotage, Scenario,
     Workload,
 };
-use venice_sim::units::{Nanos, Share};
+use venice_simkernel::units::{Nanos, Share};
 use venice_testkit::seeds::{on_all_processors, seeds};
 
 const MS: u64 = 1_000_000;

@@ -14,8 +14,8 @@ use venice_ports::channels::ChannelError;
 use venice_ports::monotonic_ns;
 use venice_sim::checkers::{Change, WriteId, written};
 use venice_sim::rack::Sabotage;
-use venice_sim::random::Stream;
 use venice_sim::scenario::{Access, Kind, Workload};
+use venice_simkernel::random::Stream;
 use venice_wire::{GrantId, GrantKey};
 
 use self::far::{Far, Over};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use venice_sim::random::Stream;
+use venice_simkernel::random::Stream;
 
 use super::Rack;
 use crate::racks::notes::What;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use venice_fabric::{Atomic, GrantedMemory, PeerAddr, Target, TargetConfig};
-use venice_sim::random::Stream;
+use venice_simkernel::random::Stream;
 use venice_wire::{GrantId, GrantKey, NodeId, Refusal};
 
 use super::{LEASE_NS, SILENCE_NS};

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use venice_sim::random::Stream;
+use venice_simkernel::random::Stream;
 use venice_testkit::seeds::{on_all_processors, seeds};
 
 use self::program::{Model, Thread};

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use venice_sim::random::Stream;
+use venice_simkernel::random::Stream;
 
 use super::world::{EVICTOR, HANDLER, World};
 use super::{ANSWERED_WITHIN_NS, Counts};

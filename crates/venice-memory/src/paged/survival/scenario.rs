@@ -1,8 +1,8 @@
 //! A scenario of donor faults, drawn from a seed.
 
-use venice_sim::random::Stream;
 use venice_sim::scenario::Impairment;
-use venice_sim::units::{Nanos, Share};
+use venice_simkernel::random::Stream;
+use venice_simkernel::units::{Nanos, Share};
 
 use crate::paged::coding::Coding;
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use venice_fabric::LinkModel;
 use venice_sim::network::Link;
-use venice_sim::random::Stream;
+use venice_simkernel::random::Stream;
 use venice_wire::MAX_FRAME_BYTES;
 
 use super::donor::SimulatedDonor;

@@ -8,7 +8,7 @@ use venice_wire::SLAB_BYTES;
 use super::Recipient;
 use crate::control::agent::{DEVICES, STORAGE_UNIT_BYTES, name_of};
 use crate::control::messages::Request;
-use crate::random::Stream;
+use venice_simkernel::random::Stream;
 
 /// Requests for a device that want memory too, in a million.
 const WITH_MEMORY_PPM: u32 = 300_000;

@@ -1,8 +1,8 @@
 //! Scenarios drawn from a seed, the input of thousands of runs.
 
 use super::{Clocks, Fault, FaultKind, Impairment, Party, Scenario, Workload};
-use crate::random::Stream;
-use crate::units::{Nanos, Share};
+use venice_simkernel::random::Stream;
+use venice_simkernel::units::{Nanos, Share};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;

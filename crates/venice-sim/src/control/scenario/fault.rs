@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BadScenario, Impairment, Party, Scenario};
 use crate::scenario::text::{no_fault, place_and_times};
-use crate::units::Nanos;
+use venice_simkernel::units::Nanos;
 
 /// A temporary fault.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ pub use self::fault::{Fault, FaultKind};
 use super::party::Party;
 pub use crate::scenario::BadScenario;
 use crate::scenario::text;
-use crate::units::{Nanos, Share};
+use venice_simkernel::units::{Nanos, Share};
 
 /// Largest number of donors and of recipients.
 pub const MAX_NODES: u16 = 64;

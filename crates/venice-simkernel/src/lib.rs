@@ -1,0 +1,23 @@
+//! The kernel of every simulated world: virtual time, future events, random numbers, the trace of a
+//! run, and the minimisation of one that failed.
+//!
+//! A world is a value that handles events; the kernel has none of its own. It does no I/O and reads
+//! no clock, so one seed gives one run on any machine.
+//!
+//! - [`queue`]: future events by time and rank, at a cost that does not grow with their number.
+//! - [`events`]: the same, with the order of insertion as the rank.
+//! - [`engine`]: worlds of many nodes in parts that run on threads, the same run for any number.
+//! - [`random`]: a stream of random numbers for each user of one seed.
+//! - [`trace`]: a hash over all events of a run.
+//! - [`minimise`]: smaller scenarios that fail in the same way.
+//! - [`units`]: times and shares in text form.
+#![forbid(unsafe_code)]
+
+mod barrier;
+pub mod engine;
+pub mod events;
+pub mod minimise;
+pub mod queue;
+pub mod random;
+pub mod trace;
+pub mod units;
