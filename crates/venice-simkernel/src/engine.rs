@@ -8,6 +8,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
+
 use crate::barrier::Barrier;
 use crate::queue::Queue;
 use crate::random::mix;
@@ -15,18 +17,27 @@ use crate::random::mix;
 /// The number of a node in the whole world, from 0.
 pub type Node = u32;
 
-/// The nodes of one part. Node `n` of a world in `parts` parts is in the part that the caller of
-/// [`run`] put it in.
+/// The nodes of one part, and their state.
 pub trait Part: Send {
-    /// An event of a node. It is moved between queues, so it should be small.
+    /// An event of a node of this part. It is moved between queues, so it should be small; it may be a
+    /// reference into the part's state, such as the number of a packet.
     type Event: Send;
+    /// An event on its way to another part: it refers to nothing.
+    type Message: Send;
 
     /// Handles an event of `node` at the time of `out`. The result may depend on the part's state of
     /// that node and on constants, on nothing else.
     fn handle(&mut self, node: Node, event: Self::Event, out: &mut Outbox<'_, Self::Event>);
 
-    /// Returns a number that identifies the event in the trace; equal events have equal ones.
-    fn digest(event: &Self::Event) -> u64;
+    /// Returns a number that identifies the event in the trace; equal events have equal ones in any
+    /// part.
+    fn digest(&self, event: &Self::Event) -> u64;
+
+    /// Takes what the event refers to out of this part.
+    fn pack(&mut self, event: Self::Event) -> Self::Message;
+
+    /// Puts what came from another part into this one.
+    fn unpack(&mut self, message: Self::Message) -> Self::Event;
 }
 
 /// Where the events go that a node makes.
@@ -39,12 +50,12 @@ pub struct Outbox<'a, E> {
     part_of: &'a [u16],
     look_ahead: u64,
     queue: &'a mut Queue<(Node, E)>,
-    others: &'a mut [Vec<Message<E>>],
+    others: &'a mut [Vec<Placed<E>>],
 }
 
-/// An event on its way to another part.
-#[derive(Debug)]
-struct Message<E> {
+/// An event or a message, with its place in the order.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Placed<E> {
     at: u64,
     rank: u64,
     node: Node,
@@ -73,13 +84,30 @@ impl<E> Outbox<'_, E> {
                 after >= self.look_ahead,
                 "an event {after} ahead is sooner than the look-ahead"
             );
-            self.others[usize::from(part)].push(Message { at, rank, node, event });
+            self.others[usize::from(part)].push(Placed { at, rank, node, event });
         }
     }
 }
 
+/// A world in its parts, with their future events.
+#[derive(Serialize, Deserialize)]
+#[serde(bound(
+    serialize = "P: Serialize, P::Event: Clone + Serialize",
+    deserialize = "P: Deserialize<'de>, P::Event: Deserialize<'de>"
+))]
+pub struct Engine<P: Part> {
+    running: Vec<Running<P>>,
+    part_of: Vec<u16>,
+    look_ahead: u64,
+    now: u64,
+}
+
 /// One part, with its future events.
-#[derive(Debug)]
+#[derive(Serialize, Deserialize)]
+#[serde(bound(
+    serialize = "P: Serialize, P::Event: Clone + Serialize",
+    deserialize = "P: Deserialize<'de>, P::Event: Deserialize<'de>"
+))]
 struct Running<P: Part> {
     number: u16,
     part: P,
@@ -87,74 +115,96 @@ struct Running<P: Part> {
     /// By node of the whole world: events made, and the trace. Only the part's own are in use.
     counts: Vec<u32>,
     traces: Vec<u64>,
-    others: Vec<Vec<Message<P::Event>>>,
+    /// Empty between windows.
+    #[serde(skip, default = "Vec::new")]
+    others: Vec<Vec<Placed<P::Event>>>,
     events: u64,
 }
 
-/// The result of a run.
-#[derive(Debug)]
-pub struct Ran<P> {
-    /// The parts, as they are at the end.
-    pub parts: Vec<P>,
-    /// Events handled.
-    pub events: u64,
-    /// A hash over all events of each node in their order, the same for every partition.
-    pub trace: u64,
-    /// True if no event is left.
-    pub is_over: bool,
+/// What the threads share: the time of each part's next event, and its messages.
+struct Shared<M> {
+    next: Vec<AtomicU64>,
+    mail: Vec<Mutex<Vec<Placed<M>>>>,
+    barrier: Barrier,
 }
 
-/// Runs a world until `end`, exclusive, or until no event is left: in this thread if it has one part,
-/// else each part in a thread. `part_of` has the part of each node; `first` the events at the start, each
-/// made by its own node.
-///
-/// # Panics
-/// If a part panics, or breaks the look-ahead; if `look_ahead` is 0 and there are several parts.
-pub fn run<P: Part>(
-    parts: Vec<P>,
-    part_of: &[u16],
-    look_ahead: u64,
-    first: impl IntoIterator<Item = (Node, u64, P::Event)>,
-    end: u64,
-) -> Ran<P> {
-    assert!(parts.len() == 1 || look_ahead > 0, "parts need a look-ahead");
-    let count = parts.len();
-    let mut running: Vec<Running<P>> = (0..)
-        .zip(parts)
-        .map(|(number, part)| Running {
+impl<P: Part> Engine<P> {
+    /// Makes a world. `part_of` has the part of each node; `first` the events at the start, each made
+    /// by its own node.
+    ///
+    /// # Panics
+    /// If there are several parts and `look_ahead` is 0.
+    pub fn new(
+        parts: Vec<P>,
+        part_of: Vec<u16>,
+        look_ahead: u64,
+        first: impl IntoIterator<Item = (Node, u64, P::Event)>,
+    ) -> Self {
+        assert!(parts.len() == 1 || look_ahead > 0, "parts need a look-ahead");
+        let running = (0..).zip(parts).map(|(number, part)| Running {
             number,
             part,
             queue: Queue::default(),
             counts: vec![0; part_of.len()],
             traces: vec![0; part_of.len()],
-            others: (0..count).map(|_| Vec::new()).collect(),
+            others: Vec::new(),
             events: 0,
-        })
-        .collect();
-    for (node, at, event) in first {
-        let owner = &mut running[usize::from(part_of[node as usize])];
-        let made = &mut owner.counts[node as usize];
-        owner.queue.push(at, u64::from(node) << 32 | u64::from(*made), (node, event));
-        *made += 1;
+        });
+        let mut running: Vec<Running<P>> = running.collect();
+        for (node, at, event) in first {
+            let owner = &mut running[usize::from(part_of[node as usize])];
+            let made = &mut owner.counts[node as usize];
+            owner.queue.push(at, u64::from(node) << 32 | u64::from(*made), (node, event));
+            *made += 1;
+        }
+        Self { running, part_of, look_ahead, now: 0 }
     }
-    match &mut running[..] {
-        [only] => only.run_until(end, part_of, look_ahead),
-        several => run_in_threads(several, part_of, look_ahead, end),
-    }
-    let trace = running.iter().map(Running::trace).fold(0, u64::wrapping_add);
-    Ran {
-        events: running.iter().map(|one| one.events).sum(),
-        is_over: running.iter().all(|one| one.queue.is_empty()),
-        trace,
-        parts: running.into_iter().map(|one| one.part).collect(),
-    }
-}
 
-/// What the threads share: the time of each part's next event, and its messages.
-struct Shared<E> {
-    next: Vec<AtomicU64>,
-    mail: Vec<Mutex<Vec<Message<E>>>>,
-    barrier: Barrier,
+    /// Runs until `end`, exclusive, or until no event is left: in this thread if there is one part,
+    /// else each part in a thread.
+    ///
+    /// # Panics
+    /// If a part panics, or breaks the look-ahead.
+    pub fn run_until(&mut self, end: u64) {
+        let count = self.running.len();
+        self.running.iter_mut().for_each(|one| one.others.resize_with(count, Vec::new));
+        let (part_of, look_ahead) = (&self.part_of[..], self.look_ahead);
+        match &mut self.running[..] {
+            [only] => only.run_until(end, part_of, look_ahead),
+            several => run_in_threads(several, part_of, look_ahead, end),
+        }
+        self.now = end;
+    }
+
+    /// Returns the time until which it ran.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Returns the number of events handled.
+    pub fn events(&self) -> u64 {
+        self.running.iter().map(|one| one.events).sum()
+    }
+
+    /// Returns a hash over all events of each node in their order, the same for every partition.
+    pub fn trace(&self) -> u64 {
+        self.running.iter().map(Running::trace).fold(0, u64::wrapping_add)
+    }
+
+    /// True if no event is left.
+    pub fn is_over(&self) -> bool {
+        self.running.iter().all(|one| one.queue.is_empty())
+    }
+
+    /// Returns the parts.
+    pub fn parts(&self) -> impl Iterator<Item = &P> {
+        self.running.iter().map(|one| &one.part)
+    }
+
+    /// Returns the parts, to change them between two runs.
+    pub fn parts_mut(&mut self) -> impl Iterator<Item = &mut P> {
+        self.running.iter_mut().map(|one| &mut one.part)
+    }
 }
 
 fn run_in_threads<P: Part>(running: &mut [Running<P>], part_of: &[u16], look_ahead: u64, end: u64) {
@@ -175,7 +225,7 @@ impl<P: Part> Running<P> {
     /// Runs window after window, with the other parts.
     fn run_windows(
         &mut self,
-        shared: &Shared<P::Event>,
+        shared: &Shared<P::Message>,
         part_of: &[u16],
         look_ahead: u64,
         end: u64,
@@ -184,7 +234,8 @@ impl<P: Part> Running<P> {
         loop {
             let number = usize::from(self.number);
             let mut came = std::mem::take(&mut *shared.mail[number].lock().expect("not poisoned"));
-            for Message { at, rank, node, event } in came.drain(..) {
+            for Placed { at, rank, node, event } in came.drain(..) {
+                let event = self.part.unpack(event);
                 self.queue.push(at, rank, (node, event));
             }
             let next = self.queue.next_at().unwrap_or(u64::MAX);
@@ -196,12 +247,25 @@ impl<P: Part> Running<P> {
                 return;
             }
             self.run_until(earliest.saturating_add(look_ahead).min(end), part_of, look_ahead);
-            for (to, messages) in self.others.iter_mut().enumerate() {
-                if !messages.is_empty() {
-                    shared.mail[to].lock().expect("not poisoned").append(messages);
-                }
-            }
+            self.post(&shared.mail);
             shared.barrier.wait();
+        }
+    }
+
+    /// Moves the messages of this window to the other parts.
+    fn post(&mut self, mail: &[Mutex<Vec<Placed<P::Message>>>]) {
+        for (to, events) in self.others.iter_mut().enumerate() {
+            if events.is_empty() {
+                continue;
+            }
+            let part = &mut self.part;
+            let messages = events.drain(..).map(|Placed { at, rank, node, event }| Placed {
+                at,
+                rank,
+                node,
+                event: part.pack(event),
+            });
+            mail[to].lock().expect("not poisoned").extend(messages);
         }
     }
 
@@ -209,9 +273,9 @@ impl<P: Part> Running<P> {
     fn run_until(&mut self, end: u64, part_of: &[u16], look_ahead: u64) {
         while let Some((now, rank, (node, event))) = self.queue.pop_ranked_before(end) {
             self.events += 1;
+            let digest = self.part.digest(&event);
             let trace = &mut self.traces[node as usize];
-            *trace =
-                mix(trace.rotate_left(23) ^ mix(now ^ rank.rotate_left(32)) ^ P::digest(&event));
+            *trace = mix(trace.rotate_left(23) ^ mix(now ^ rank.rotate_left(32)) ^ digest);
             let mut out = Outbox {
                 now,
                 source: node,
@@ -241,6 +305,7 @@ mod tests {
     use crate::random::Stream;
 
     /// Nodes that pass tokens on at random (PHOLD: Fujimoto 1990).
+    #[derive(Serialize, Deserialize)]
     struct Tokens {
         nodes: u32,
         rngs: Vec<Stream>,
@@ -257,6 +322,7 @@ mod tests {
 
     impl Part for Tokens {
         type Event = u32;
+        type Message = u32;
 
         fn handle(&mut self, node: Node, token: u32, out: &mut Outbox<'_, u32>) {
             let rng = &mut self.rngs[node as usize];
@@ -265,24 +331,39 @@ mod tests {
             let after = 100 + 50 * rng.below(3);
             self.passed += 1;
             out.send(to, after, token);
-            if token % 7 == 0 && rng.chance(300_000) {
+            if token.is_multiple_of(7) && rng.chance(300_000) {
                 out.send(node, 0, token + 1);
             }
         }
 
-        fn digest(token: &u32) -> u64 {
+        fn digest(&self, token: &u32) -> u64 {
             u64::from(*token)
+        }
+
+        fn pack(&mut self, token: u32) -> u32 {
+            token
+        }
+
+        fn unpack(&mut self, token: u32) -> u32 {
+            token
         }
     }
 
-    fn ran(nodes: u32, parts: u16, seed: u64) -> (u64, u64, u64) {
+    /// Runs a world, saved and restored at each of the stops.
+    fn ran(nodes: u32, parts: u16, seed: u64, stops: &[u64]) -> (u64, u64, u64) {
         let part_of: Vec<u16> = (0..nodes).map(|node| (node % u32::from(parts)) as u16).collect();
         let worlds = (0..parts).map(|_| Tokens::new(nodes, seed)).collect();
         let first = (0..nodes).map(|node| (node, u64::from(node % 3), node));
-        let ran = run(worlds, &part_of, 100, first, 20_000);
-        assert!(!ran.is_over);
-        let passed = ran.parts.iter().map(|part| part.passed).sum();
-        (ran.trace, ran.events, passed)
+        let mut engine = Engine::new(worlds, part_of, 100, first);
+        for end in stops {
+            engine.run_until(*end);
+            let text = serde_json::to_string(&engine).unwrap();
+            engine = serde_json::from_str(&text).unwrap();
+        }
+        engine.run_until(20_000);
+        assert!(!engine.is_over());
+        let passed = engine.parts().map(|part| part.passed).sum();
+        (engine.trace(), engine.events(), passed)
     }
 
     proptest! {
@@ -290,10 +371,11 @@ mod tests {
 
         #[test]
         fn every_partition_gives_same_run(nodes in 2..40u32, parts in 2..6u16, seed in any::<u64>()) {
-            let alone = ran(nodes, 1, seed);
-            prop_assert_eq!(ran(nodes, parts, seed), alone);
+            let alone = ran(nodes, 1, seed, &[]);
+            prop_assert_eq!(ran(nodes, parts, seed, &[]), alone);
+            prop_assert_eq!(ran(nodes, parts, seed, &[333, 10_000]), alone, "restored twice");
             prop_assert_eq!(alone.1, alone.2, "each event is handled once");
-            prop_assert_ne!(ran(nodes, 1, seed ^ 1).0, alone.0);
+            prop_assert_ne!(ran(nodes, 1, seed ^ 1, &[]).0, alone.0);
         }
     }
 
@@ -302,13 +384,17 @@ mod tests {
         struct Still;
         impl Part for Still {
             type Event = ();
+            type Message = ();
             fn handle(&mut self, _: Node, (): (), _: &mut Outbox<'_, ()>) {}
-            fn digest((): &()) -> u64 {
+            fn digest(&self, (): &()) -> u64 {
                 1
             }
+            fn pack(&mut self, (): ()) {}
+            fn unpack(&mut self, (): ()) {}
         }
-        let ran = run(vec![Still, Still], &[0, 1], 1, [(0, 5, ()), (1, 9, ())], u64::MAX);
-        assert_eq!((ran.events, ran.is_over), (2, true));
+        let mut engine = Engine::new(vec![Still, Still], vec![0, 1], 1, [(0, 5, ()), (1, 9, ())]);
+        engine.run_until(u64::MAX);
+        assert_eq!((engine.events(), engine.is_over()), (2, true));
     }
 
     #[test]
@@ -317,14 +403,18 @@ mod tests {
         struct Fails;
         impl Part for Fails {
             type Event = ();
+            type Message = ();
             fn handle(&mut self, node: Node, (): (), out: &mut Outbox<'_, ()>) {
                 assert!(node == 0 || out.now() < 50, "it fails");
                 out.send(node, 10, ());
             }
-            fn digest((): &()) -> u64 {
+            fn digest(&self, (): &()) -> u64 {
                 1
             }
+            fn pack(&mut self, (): ()) {}
+            fn unpack(&mut self, (): ()) {}
         }
-        run(vec![Fails, Fails], &[0, 1], 1, [(0, 5, ()), (1, 9, ())], u64::MAX);
+        let first = [(0, 5, ()), (1, 9, ())];
+        Engine::new(vec![Fails, Fails], vec![0, 1], 1, first).run_until(u64::MAX);
     }
 }

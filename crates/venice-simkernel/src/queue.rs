@@ -8,6 +8,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use serde::{Deserialize, Serialize};
+
 /// Bits of a time below a tick: 2^16 ps are 65.5 ns.
 const TICK_BITS: u32 = 16;
 /// Bits of a digit: each wheel has 2^12 slots.
@@ -64,7 +66,12 @@ impl<E> Ord for Entry<E> {
 /// assert_eq!(queue.pop(), Some((5, "first")));
 /// assert_eq!(queue.pop(), Some((5, "second")));
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(
+    from = "Vec<(u64, u64, E)>",
+    into = "Vec<(u64, u64, E)>",
+    bound(serialize = "E: Clone + Serialize")
+)]
 pub struct Queue<E> {
     wheels: [Wheel<E>; WHEELS],
     /// The present tick. Events in it, and before it, are in `present` and `late`.
@@ -85,6 +92,34 @@ impl<E> Default for Queue<E> {
             late: BinaryHeap::new(),
             len: 0,
         }
+    }
+}
+
+/// Inserts events with their times and ranks.
+impl<E> From<Vec<(u64, u64, E)>> for Queue<E> {
+    fn from(events: Vec<(u64, u64, E)>) -> Self {
+        let mut queue = Self::default();
+        events.into_iter().for_each(|(at, rank, event)| queue.push(at, rank, event));
+        queue
+    }
+}
+
+/// Returns all events in their order, with times and ranks.
+impl<E> From<Queue<E>> for Vec<(u64, u64, E)> {
+    fn from(mut queue: Queue<E>) -> Self {
+        std::iter::from_fn(|| queue.take())
+            .map(|Entry { at, rank, event }| (at, rank, event))
+            .collect()
+    }
+}
+
+impl<E: Clone> Clone for Queue<E> {
+    fn clone(&self) -> Self {
+        let waiting = self.wheels.iter().flat_map(|wheel| wheel.slots.iter().flatten());
+        let now = self.present.iter().chain(self.late.iter().map(|Reverse(entry)| entry));
+        let mut queue = Self { tick: self.tick, ..Self::default() };
+        now.chain(waiting).for_each(|entry| queue.push(entry.at, entry.rank, entry.event.clone()));
+        queue
     }
 }
 

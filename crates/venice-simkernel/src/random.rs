@@ -1,10 +1,12 @@
 //! Repeatable random numbers: one seed, and a stream for each user.
 
+use serde::{Deserialize, Serialize};
+
 /// A stream of random numbers (SplitMix64: Steele, Lea, Flood 2014).
 ///
 /// Streams are split by name, never by drawing: what one link or node draws does not depend on how
 /// much others have drawn, nor on how many others there are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Stream {
     seed: u64,
     state: u64,
