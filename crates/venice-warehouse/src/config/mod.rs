@@ -1,0 +1,1 @@
+//! Everything that can be set, as data.

@@ -1,0 +1,1 @@
+//! Buffers, arbitration and timing of one switch.

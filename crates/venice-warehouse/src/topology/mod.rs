@@ -1,0 +1,1 @@
+//! Which switch port leads where.
