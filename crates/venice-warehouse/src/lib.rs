@@ -8,9 +8,14 @@
 //! - [`config`]: everything that can be set, as data.
 //! - [`topology`]: which switch port leads where.
 //! - [`switch`]: buffers, arbitration and timing of one switch.
+//! - [`run`]: a world as experiments drive it; [`outcome`]: its results.
+//! - [`experiment`]: experiments as data: layers of configuration, sweeps, figures, findings.
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod experiment;
+pub mod outcome;
 pub mod packet;
+pub mod run;
 pub mod switch;
 pub mod topology;
