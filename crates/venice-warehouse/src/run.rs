@@ -1,0 +1,62 @@
+//! Runs of simulated worlds, as experiments drive them.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::outcome::Outcome;
+
+/// A configuration that cannot be run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {why}")]
+pub struct BadConfig {
+    /// The key to change, with the tables that it is in: `switch.ports`.
+    pub key: String,
+    /// The reason, with what can be set: `0 is no number of ports: set 1 to 128`.
+    pub why: String,
+}
+
+impl BadConfig {
+    /// Makes an error that names `key`.
+    pub fn new(key: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { key: key.into(), why: why.into() }
+    }
+}
+
+/// A world in virtual time that experiments can run.
+pub trait World: Sized {
+    /// All that can be set. Experiments find its keys by serializing it: each field that it reads it
+    /// also writes, but for an `Option` that is `None`. Where its tables differ by a choice, the
+    /// choice is the key `kind`.
+    type Config: Clone + Default + Serialize + DeserializeOwned;
+
+    /// Checks a configuration, without the cost of a world.
+    ///
+    /// # Errors
+    /// With the key that cannot be run.
+    fn check(config: &Self::Config) -> Result<(), BadConfig>;
+
+    /// Makes a world that runs on up to `threads` threads; their number changes no result.
+    ///
+    /// # Errors
+    /// With the key that cannot be run.
+    fn new(config: &Self::Config, threads: usize) -> Result<Self, BadConfig>;
+
+    /// Runs until a virtual time in picoseconds, or until it is over. Stops on the way change no
+    /// result.
+    fn advance(&mut self, until_ps: u64);
+
+    /// Returns the virtual time in picoseconds.
+    fn now(&self) -> u64;
+
+    /// True once nothing is left to simulate.
+    fn is_over(&self) -> bool;
+
+    /// Returns the number of events handled.
+    fn events(&self) -> u64;
+
+    /// Returns the virtual time of its end in picoseconds, as far as it can be foreseen.
+    fn expected_end(&self) -> Option<u64>;
+
+    /// Returns the results so far.
+    fn outcome(&self) -> Outcome;
+}
