@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use venice_simkernel::engine::Engine;
 use venice_simkernel::random::Stream;
 
 use crate::application::sum;
 use crate::config::Config;
 use crate::host::config::BadValue;
-use crate::outcome::{Metric, NamedHistogram, Outcome};
+use crate::outcome::Outcome;
 use crate::part::{Event, Shared, WarehousePart};
 use crate::records::{Drop, Records};
 use crate::run::{BadConfig, World};
@@ -34,7 +33,7 @@ impl Warehouse {
     fn plan(config: &Config, threads: usize) -> Result<(Topology, Vec<u16>, u64), BadConfig> {
         config.check()?;
         let topology = Topology::build(&config.topology)
-            .map_err(|bad| BadConfig::new(format!("topology.{}", bad.key), bad.why))?;
+            .map_err(|bad| BadConfig::new(format!("topology.{}", bad.key), bad.problem))?;
         let needed = config.application.build().hosts();
         if topology.hosts() < needed {
             let why = format!("{} hosts: the application needs {needed}", topology.hosts());

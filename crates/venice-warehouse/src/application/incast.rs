@@ -351,7 +351,7 @@ impl Resume for IncastEpoll {
                 self.next_ready()
             }
             Return::Closed => Step::after(0, Call::Exit),
-            Return::Started | Return::Done | Return::Socket(_) | Return::WouldBlock => {
+            Return::Started | Return::TimedOut | Return::Done | Return::Socket(_) | Return::WouldBlock => {
                 self.next_ready()
             }
         }

@@ -31,7 +31,7 @@ pub struct Config {
 impl Presets for venice_tcp::Config {
     const PRESETS: &'static [(&'static str, fn() -> Self)] = &[
         ("linux-2.6.39", Self::linux_2_6_39),
-        ("linux-3.5.7", Self::linux_3_5_7),
+        ("linux-3.5.7", Self::linux_3_5),
         ("linux-today", Self::linux_today),
     ];
 }

@@ -5,7 +5,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A table of values with presets by name. The first one is the default.
-pub trait Presets: Serialize + DeserializeOwned {
+pub trait Presets: Serialize + DeserializeOwned + 'static {
     /// Names, and what makes their values.
     const PRESETS: &'static [(&'static str, fn() -> Self)];
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use venice_tcp::Connection;
+use venice_tcp::{Connection, State};
 
 use super::config::SocketBuffers;
 use super::thread::{SocketId, ThreadId};
@@ -70,6 +70,27 @@ impl Tcp {
             is_closed: false,
         }
     }
+
+    /// True if nothing more comes.
+    pub fn has_ended(&self) -> bool {
+        match self.connection.state() {
+            State::SynSent
+            | State::SynReceived
+            | State::Established
+            | State::FinWait1
+            | State::FinWait2 => false,
+            State::CloseWait
+            | State::Closing
+            | State::LastAck
+            | State::TimeWait
+            | State::Closed => true,
+        }
+    }
+
+    /// True if a call that receives returns at once.
+    fn is_readable(&self) -> bool {
+        self.connection.readable() > 0 || self.connection.has_message() || self.has_ended()
+    }
 }
 
 /// Datagrams that wait to be read.
@@ -89,7 +110,7 @@ impl Socket {
         match &self.kind {
             Kind::Udp(udp) => !udp.waiting.is_empty(),
             Kind::Listener(listener) => !listener.waiting.is_empty(),
-            Kind::Tcp(tcp) => tcp.connection.is_readable(),
+            Kind::Tcp(tcp) => tcp.is_readable(),
             Kind::Closed => false,
         }
     }

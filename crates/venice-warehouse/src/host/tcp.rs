@@ -1,6 +1,6 @@
 //! Connections of a host: segments, timers, and the calls on them.
 
-use venice_tcp::{Connection, Segment};
+use venice_tcp::{Connection, Events, Segment};
 
 use super::core::Core;
 use super::socket::{Kind, Socket, Tcp};
@@ -10,6 +10,10 @@ use crate::packet::{Body, Ecn, Endpoint, Host as HostId, LISTENING, Packet};
 use crate::part::Event;
 use crate::records::Drop;
 
+/// The events after which a connection is over.
+const OVER: [Events; 3] = [Events::CLOSED, Events::RESET, Events::TIMED_OUT];
+/// The events after which there may be something to read.
+const READABLE: [Events; 3] = [Events::READABLE, Events::MESSAGE, Events::PEER_CLOSED];
 /// Picoseconds of a nanosecond: TCP counts nanoseconds.
 const PS_OF_NS: u64 = 1_000;
 
@@ -72,7 +76,7 @@ impl Host {
             };
             // The other end has a socket of its own for this connection.
             tcp.peer.port = packet.from.port;
-            tcp.connection.handle_segment(config, now, segment, packet.ecn == Ecn::Marked);
+            tcp.connection.handle_segment(now, config, segment, packet.ecn == Ecn::Marked);
         }
         cx.records.deliver_packet();
         self.go_on_with(socket, cx);
@@ -95,7 +99,7 @@ impl Host {
             let socket = *socket;
             let now = cx.nanos();
             let tcp = self.tcp(socket).expect("it is being opened");
-            tcp.connection.handle_segment(&cx.shared.tcp, now, segment, false);
+            tcp.connection.handle_segment(now, &cx.shared.tcp, segment, false);
             return Some(socket);
         }
         if state.opening.len() + state.waiting.len() >= backlog {
@@ -103,7 +107,7 @@ impl Host {
             return None;
         }
         let first = self.first_sequence(cx);
-        let connection = Connection::accept(&cx.shared.tcp, cx.nanos(), first, segment)?;
+        let connection = Connection::accept(first, &cx.shared.tcp, segment)?;
         let socket = self.open_socket(Kind::Tcp(Box::new(Tcp::new(connection, from, Some(listener)))));
         if let Kind::Listener(state) = &mut self.sockets[listener as usize].kind {
             state.opening.push((from, socket));
@@ -115,25 +119,30 @@ impl Host {
     pub(super) fn go_on_with(&mut self, socket: SocketId, cx: &mut Cx<'_, '_>) {
         self.send_segments(socket, cx);
         let Some(tcp) = self.tcp(socket) else { return };
-        let connection = &tcp.connection;
-        let is_over = connection.is_closed();
-        if let Some(listener) = tcp.opened_by.filter(|_| connection.is_open() || is_over) {
-            tcp.opened_by = None;
-            self.leave_opening(listener, socket, is_over, cx);
+        let events = tcp.connection.take_events();
+        let is_over = tcp.connection.is_closed();
+        let has_any = |set: &[Events]| set.iter().any(|event| events.has(*event));
+        let is_new = events.has(Events::CONNECTED) || has_any(&OVER);
+        if is_new {
+            if let Some(listener) = tcp.opened_by.take() {
+                self.leave_opening(listener, socket, is_over, cx);
+            }
         }
-        let Some(tcp) = self.tcp(socket) else { return };
-        let connection = &tcp.connection;
-        let can_write = is_over || connection.is_open() && connection.writable() > 0;
-        let is_readable = connection.is_readable();
-        if can_write && let Some(writer) = tcp.writer.take() {
-            self.wake(writer, cx);
+        if is_new || events.has(Events::WRITABLE) {
+            self.wake_writer(socket, cx);
         }
-        if is_readable {
+        if is_new || has_any(&READABLE) {
             self.wake_readers(socket, cx);
         }
         match is_over && self.tcp(socket).is_some_and(|tcp| tcp.is_closed) {
             true => self.free(socket),
             false => self.set_timer(socket, cx),
+        }
+    }
+
+    fn wake_writer(&mut self, socket: SocketId, cx: &mut Cx<'_, '_>) {
+        if let Some(writer) = self.tcp(socket).and_then(|tcp| tcp.writer.take()) {
+            self.wake(writer, cx);
         }
     }
 
@@ -148,7 +157,11 @@ impl Host {
         let Kind::Listener(state) = &mut self.sockets[listener as usize].kind else { return };
         state.opening.retain(|(_, opening)| *opening != socket);
         if has_failed {
-            return self.free(socket);
+            // Nobody has its number: it ends here.
+            if let Some(tcp) = self.tcp(socket) {
+                tcp.is_closed = true;
+            }
+            return;
         }
         state.waiting.push_back(socket);
         self.wake_readers(listener, cx);
@@ -160,7 +173,7 @@ impl Host {
         loop {
             let now = cx.nanos();
             let Some(tcp) = self.tcp(socket) else { return };
-            let Some(segment) = tcp.connection.poll_transmit(&cx.shared.tcp, now) else { return };
+            let Some(segment) = tcp.connection.poll_transmit(now, &cx.shared.tcp) else { return };
             cx.charge(if segment.len > 0 { kernel.tcp_send } else { kernel.tcp_send_ack });
             let is_capable = segment.flags.has(venice_tcp::Flags::ECT);
             let ecn = if is_capable { Ecn::Capable } else { Ecn::NotCapable };
@@ -205,7 +218,7 @@ impl Host {
         let now = cx.nanos();
         let Some(tcp) = self.tcp(socket) else { return };
         tcp.is_due = false;
-        tcp.connection.handle_timeout(&cx.shared.tcp, now);
+        tcp.connection.handle_timeout(now, &cx.shared.tcp);
         self.go_on_with(socket, cx);
     }
 
@@ -219,7 +232,7 @@ impl Host {
         let Some(socket) = self.threads[usize::from(thread)].opening else {
             let peer = Endpoint { host, port: listener | LISTENING };
             let first = self.first_sequence(cx);
-            let connection = Connection::connect(&cx.shared.tcp, cx.nanos(), first);
+            let connection = Connection::connect(first, &cx.shared.tcp);
             let mut tcp = Tcp::new(connection, peer, None);
             tcp.writer = Some(thread);
             let socket = self.open_socket(Kind::Tcp(Box::new(tcp)));
@@ -228,7 +241,7 @@ impl Host {
             self.go_on_with(socket, cx);
             return None;
         };
-        let is_open = self.tcp(socket).is_some_and(|tcp| tcp.connection.is_open());
+        let is_open = self.tcp(socket).is_some_and(|tcp| tcp.connection.is_connected());
         self.threads[usize::from(thread)].opening = None;
         match is_open {
             true => Some(Return::Socket(socket)),
@@ -269,11 +282,8 @@ impl Host {
             self.threads[usize::from(thread)].written = 0;
             return Some(Return::Closed);
         };
-        let part = tcp.connection.writable().min(bytes - written);
+        let part = tcp.connection.write(bytes - written, message, &cx.shared.tcp);
         let is_all = written + part == bytes;
-        if part > 0 {
-            tcp.connection.write(part, is_all.then_some(message));
-        }
         if !is_all {
             tcp.writer = Some(thread);
             self.sleep(thread);
@@ -293,9 +303,10 @@ impl Host {
     ) -> Option<Return> {
         let tcp = self.tcp(socket).expect("checked by the caller");
         let from = (tcp.peer.host, tcp.peer.port);
-        let (bytes, message) = tcp.connection.read(most);
-        if bytes == 0 {
-            return (tcp.connection.is_closed() || tcp.connection.has_ended()).then_some(Return::Closed);
+        let bytes = tcp.connection.read(most, &cx.shared.tcp);
+        let message = tcp.connection.next_message();
+        if bytes == 0 && message.is_none() {
+            return tcp.has_ended().then_some(Return::Closed);
         }
         self.go_on_with(socket, cx);
         Some(Return::Received { bytes, message, from })

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use super::message::{FRAME_BYTES, Request};
 use super::{Connect, Memcached, SERVICE, Servers, Transport};
 use crate::application::{Environment, Resume, sum};
-use crate::host::Setup;
 use crate::host::thread::{Call, Return, SocketId, Step, Wait};
 use crate::packet::Host;
 
@@ -39,7 +38,7 @@ pub struct MemcachedClient {
 }
 
 impl MemcachedClient {
-    pub(super) fn new(config: &Memcached, servers: Servers, setup: &mut Setup) -> Self {
+    pub(super) fn new(config: &Memcached, servers: Servers, datagrams: SocketId) -> Self {
         let count = match config.transport {
             Transport::Udp => 0,
             Transport::Tcp => servers.count() as usize,
@@ -47,7 +46,7 @@ impl MemcachedClient {
         Self {
             config: config.clone(),
             servers,
-            datagrams: setup.udp(),
+            datagrams,
             connections: vec![None; count],
             state: State::Thinking,
             number: 0,
@@ -111,7 +110,7 @@ impl MemcachedClient {
     /// Notes the latency by the number of switches between client and server.
     fn end(&mut self, environment: &mut Environment<'_>) -> Step {
         let hops = environment.topology.switch_hops(environment.host, self.host());
-        environment.records.latency(usize::from(hops / 2), environment.now - self.asked_at);
+        environment.records.latency(hops as usize / 2, environment.now - self.asked_at);
         environment.records.add(sum::DONE, 1);
         self.think(environment)
     }

@@ -185,7 +185,8 @@ impl Build for Memcached {
         let servers = Servers { each: self.servers_per_rack, racks, rack_hosts };
         let mut setup = Setup::new(cores, random);
         if !servers.contain(host) {
-            setup.thread(MemcachedClient::new(self, servers, &mut setup).into());
+            let client = MemcachedClient::new(self, servers, setup.udp());
+            setup.thread(client.into());
             return setup;
         }
         let service = match self.transport {
