@@ -202,7 +202,7 @@ mod tests {
                 let count = model.iter().map(VecDeque::len).sum::<usize>();
                 most = most.max(count);
                 prop_assert_eq!(queues.packets() as usize, count);
-                let bytes = |queue: &VecDeque<u32>| queue.iter().map(|n| u64::from(n + 1)).sum();
+                let bytes = |queue: &VecDeque<u32>| queue.iter().map(|n| u64::from(n + 1)).sum::<u64>();
                 prop_assert_eq!(queues.bytes(), model.iter().map(bytes).sum::<u64>());
                 prop_assert_eq!(queues.bytes_of(input), bytes(&model[usize::from(input)]));
                 let head = queues.head(&slab, input).map(|head| head.packet);
