@@ -185,11 +185,12 @@ pub struct IncastThread {
     iteration: u32,
     left: u32,
     began: u64,
+    is_over: bool,
 }
 
 impl IncastThread {
     fn new(config: Incast, server: Host, barrier: LockId) -> Self {
-        Self { config, server, barrier, socket: None, iteration: 0, left: 0, began: 0 }
+        Self { config, server, barrier, socket: None, iteration: 0, left: 0, began: 0, is_over: false }
     }
 
     fn is_first(&self) -> bool {
@@ -202,6 +203,7 @@ impl IncastThread {
             note_block(&self.config, self.iteration, &mut self.began, environment);
         }
         if self.iteration == self.config.iterations {
+            self.is_over = true;
             return Step::after(BETWEEN_CALLS, Call::Close(socket));
         }
         self.iteration += 1;
@@ -238,6 +240,7 @@ impl Resume for IncastThread {
             };
         };
         match returned {
+            Return::Done if self.is_over => return Step::after(0, Call::Exit),
             Return::Received { bytes, .. } => {
                 self.left = self.left.saturating_sub(bytes);
                 if self.left == 0 {
