@@ -138,9 +138,20 @@ impl Sender {
         let is_held = config.nagle
             && len < full
             && is_last
-            && !self.sent.is_empty()
-            && !self.bits.has(Bits::FIN_QUEUED);
+            && !self.bits.has(Bits::FIN_QUEUED)
+            && self.has_sent_small(full);
         (!is_held).then_some(len)
+    }
+
+    /// True if a segment that is not full is outstanding: the rule of Linux (Minshall's change to
+    /// Nagle's, `tcp_minshall_check`), which does not hold back the end of a long message.
+    fn has_sent_small(&self, full: u32) -> bool {
+        let mut from = self.una;
+        self.sent.iter().any(|sent| {
+            let len = sent.end.wrapping_sub(from);
+            from = sent.end;
+            len < full
+        })
     }
 
     fn poll_new(&mut self, now: u64, config: &Config, options: u16) -> Option<Payload> {
