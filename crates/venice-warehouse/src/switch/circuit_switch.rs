@@ -16,7 +16,8 @@ use super::{Arriving, Counters, Departure, NEVER, Outcome, PortNumber, earlier};
 /// is part of the latency.
 ///
 /// A packet without a circuit waits until one is set up, and for a free slot before that. A circuit
-/// that sent no packet for the idle time is torn down, and its slots are free.
+/// that sent no packet for the idle time is torn down, and its slots are free. A busy one is kept: with
+/// fewer slots than peers, a packet may wait as long as other circuits are busy.
 ///
 /// Nothing is dropped. Credits of each circuit would hold its packets back at the sender; here they
 /// wait in the switch, for the same time. The most that ever waited is the room that a switch without
@@ -86,7 +87,7 @@ impl CircuitSwitch {
         let line = Line::new(self.rate(input, output));
         let ready_at = now + wait_for_bits(arriving, &line);
         let waiting = Waiting::new(packet, bytes, ready_at);
-        let is_first = self.outputs[usize::from(output)].queues.bytes_of(input) == 0;
+        let is_first = !self.outputs[usize::from(output)].queues.has(input);
         if is_first && let Some(circuit) = self.circuit(input, output) {
             if now >= circuit.free_at + self.idle {
                 self.tear_down(input, output);
@@ -129,7 +130,7 @@ impl CircuitSwitch {
         let departure = chosen.map(|input| {
             let waiting = self.dequeue(now, input, output);
             let departure = self.send(now, input, output, &waiting);
-            if self.outputs[usize::from(output)].queues.bytes_of(input) > 0 {
+            if self.outputs[usize::from(output)].queues.has(input) {
                 next = next.min(self.due(now, input, output));
             }
             departure
@@ -191,7 +192,7 @@ impl CircuitSwitch {
     /// Returns the earliest time at which a circuit may be torn down.
     fn end(&self, now: u64, input: PortNumber, output: PortNumber) -> u64 {
         let free_at = self.circuit(input, output).map_or(0, |circuit| circuit.free_at);
-        let is_idle = self.outputs[usize::from(output)].queues.bytes_of(input) == 0;
+        let is_idle = !self.outputs[usize::from(output)].queues.has(input);
         let idle_from = if is_idle { free_at } else { free_at.max(now) };
         idle_from + self.idle
     }

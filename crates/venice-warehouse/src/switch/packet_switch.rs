@@ -268,7 +268,7 @@ impl PacketSwitch {
         let waiting = out.queues.pop(&mut self.slab, input);
         from.queued_bytes -= u64::from(waiting.bytes);
         self.buffer.release(out.queues.bytes(), waiting.bytes);
-        if self.crossbar_limited && out.queues.bytes_of(input) == 0 {
+        if self.crossbar_limited && !out.queues.has(input) {
             from.outputs[usize::from(output / 64)] &= !(1 << (output % 64));
         }
         waiting

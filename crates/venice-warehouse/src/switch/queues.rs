@@ -96,6 +96,11 @@ impl Queues {
         self.bytes
     }
 
+    /// True if a packet of the input waits.
+    pub(super) fn has(&self, input: u16) -> bool {
+        self.queues.get(usize::from(input)).is_some_and(|queue| queue.head != NONE)
+    }
+
     /// Returns the bytes of one input's queue.
     pub(super) fn bytes_of(&self, input: u16) -> u64 {
         self.queues.get(usize::from(input)).map_or(0, |queue| queue.bytes)
@@ -205,6 +210,7 @@ mod tests {
                 let bytes = |queue: &VecDeque<u32>| queue.iter().map(|n| u64::from(n + 1)).sum::<u64>();
                 prop_assert_eq!(queues.bytes(), model.iter().map(bytes).sum::<u64>());
                 prop_assert_eq!(queues.bytes_of(input), bytes(&model[usize::from(input)]));
+                prop_assert_eq!(queues.has(input), !model[usize::from(input)].is_empty());
                 let head = queues.head(&slab, input).map(|head| head.packet);
                 prop_assert_eq!(head, model[usize::from(input)].front().copied());
                 let order = (input..130).chain(0..input);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Host, pick};
 use crate::switch::PortNumber;
 
-/// The peer of a port, and the level whose link it is.
+/// The peer of a port to the level below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Below {
     Host(Host),

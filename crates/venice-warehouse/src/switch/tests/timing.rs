@@ -111,6 +111,25 @@ fn earlier_packet_replaces_a_wake() {
 }
 
 #[test]
+fn replaced_wake_does_nothing() {
+    let config = PacketSwitchConfig { forwarding: Forwarding::StoreAndForward, ..roomy() };
+    let mut switch = packet_switch(config, 3);
+    let whole = [(0, 1000, 0), (1000, 64, 1)].map(|(at, bytes, input)| {
+        match switch.arrive(at, &packet(bytes, bytes, input, 2)) {
+            Outcome::Queued { wake_at: Some(at) } => at,
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(whole, [8 * MICRO, 1000 + 64 * BYTE]);
+    let (short, next) = switch.wake(whole[1], 2);
+    assert_eq!((short.map(|short| short.packet), next), (Some(64), Some(1000 + 128 * BYTE)));
+    assert_eq!(switch.wake(1000 + 128 * BYTE, 2), (None, Some(8 * MICRO)));
+    let (long, next) = switch.wake(8 * MICRO, 2);
+    assert_eq!((long.map(|long| long.packet), next), (Some(1000), None));
+    assert_eq!(switch.wake(8 * MICRO, 2), (None, None), "the replaced one");
+}
+
+#[test]
 fn saved_switch_goes_on_alike() {
     let arrivals =
         (0..200u32).map(|n| (u64::from(n) * 3 * BYTE, packet(n, 100 + n, (n % 7) as u16, 7)));

@@ -1,5 +1,7 @@
 //! Tests of all forms of topologies.
 
+mod traffic;
+
 use proptest::prelude::*;
 use venice_simkernel::units::{BitRate, Picos};
 
