@@ -7,6 +7,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use venice_cli::{failure, help, log, manual, numbers};
 use venice_model::{CostModel, LatencyModel, NetworkModel};
 
+use crate::sim::warehouse;
 use crate::{
     accelerators, channels, fault, forecast, memory, model, monitor, opencl, placement, shares, sim,
 };
@@ -47,7 +48,7 @@ enum Command {
         #[command(subcommand)]
         what: Box<ModelOf>,
     },
-    /// Run racks in virtual time, with faults and checkers
+    /// Run racks in virtual time, with faults and checkers, and experiments in a warehouse
     #[command(after_help = sim::HELP)]
     Sim {
         #[command(subcommand)]
@@ -69,6 +70,21 @@ enum Sim {
     /// Run a rack's control plane: grants, renewals and returns, with crashes and partitions
     #[command(after_help = sim::HELP_CONTROL)]
     Control(Box<sim::ControlArgs>),
+    /// List the experiments in a simulated warehouse
+    #[command(after_help = warehouse::HELP_LIST)]
+    List(warehouse::ListArgs),
+    /// Show an experiment: its sweeps, keys, figures and findings
+    #[command(after_help = warehouse::HELP_SHOW)]
+    Show(warehouse::ShowArgs),
+    /// Run an experiment: tables, plots, findings and a report in a folder
+    #[command(after_help = warehouse::HELP_RUN)]
+    Run(Box<warehouse::RunArgs>),
+    /// Compare the results of two runs
+    #[command(after_help = warehouse::HELP_COMPARE)]
+    Compare(warehouse::CompareArgs),
+    /// Write the report of a run anew
+    #[command(after_help = warehouse::HELP_REPORT)]
+    Report(warehouse::ReportArgs),
 }
 
 #[derive(Subcommand, Debug)]
@@ -166,10 +182,21 @@ fn execute(command: Command) -> anyhow::Result<i32> {
         Command::Bench { what } => bench(*what).map(|()| 0),
         Command::Paper { figure } => paper(*figure).map(|()| 0),
         Command::Model { what } => compute(*what).map(|()| 0),
-        Command::Sim { what: Sim::Rack(args) } => sim::rack(&args),
-        Command::Sim { what: Sim::Control(args) } => sim::control(&args),
+        Command::Sim { what } => simulate(what),
         Command::Completions(args) => manual::completions(&args, Cli::command()),
         Command::Man(args) => pages::write(&args),
+    }
+}
+
+fn simulate(what: Sim) -> anyhow::Result<i32> {
+    match what {
+        Sim::Rack(args) => sim::rack(&args),
+        Sim::Control(args) => sim::control(&args),
+        Sim::List(args) => warehouse::list(&args),
+        Sim::Show(args) => warehouse::show(&args),
+        Sim::Run(args) => warehouse::run(&args),
+        Sim::Compare(args) => warehouse::compare(&args),
+        Sim::Report(args) => warehouse::report(&args),
     }
 }
 

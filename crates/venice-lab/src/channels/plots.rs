@@ -85,7 +85,7 @@ impl View {
         shown: &[&Series],
         y: (&'static str, Unit),
         figure: impl Fn(&Point) -> Option<f64>,
-    ) -> LineChart {
+    ) -> LineChart<'static> {
         let word = if y.1 == Unit::Nanoseconds { "Latency" } else { "Bandwidth" };
         let mut lines: Vec<Line> = Vec::new();
         for one in shown {

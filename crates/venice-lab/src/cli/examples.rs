@@ -88,6 +88,7 @@ EXAMPLES:
   venice bench fault                  cost of a page fault
   venice paper 15 --quick             figure 15 of the Venice paper
   venice sim rack --loss 1%           a rack in virtual time
+  venice sim run incast-1g --quick    an experiment in a simulated warehouse
   venice model cost                   cost model of the composable-rack paper
 
 `venice bench|paper|sim|model` run this binary. It finds `venice` beside itself, or by VENICE_BIN.

@@ -43,7 +43,7 @@ pub(super) fn plots(model: &str, sweep: &SweptReport) -> Result<Vec<Plot>> {
     Ok(plots)
 }
 
-fn chart(sweep: &SweptReport, columns: &[usize]) -> LineChart {
+fn chart(sweep: &SweptReport, columns: &[usize]) -> LineChart<'static> {
     let (x_unit, x_factor) = axis(sweep.quantity);
     let (y_unit, y_factor) = axis(sweep.columns[columns[0]].1);
     let line = |&column: &usize| Line {

@@ -17,6 +17,8 @@ const LEGEND_WIDTH: u32 = 262;
 pub(crate) enum Stroke {
     /// Venice: thick, with dots.
     Own,
+    /// Venice, with many points: thick, without dots.
+    Smooth,
     /// Another project's: thin, with rings.
     Peer,
     /// The bare machine: dashed.
@@ -33,27 +35,52 @@ pub(crate) struct Line {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Scale of both axes.
+/// Scales of the axes: logarithmic for figures over decades, linear for figures that may be 0 or lie
+/// close together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// Logarithmic: for figures over decades.
+    /// Both axes logarithmic.
     Logarithmic,
-    /// Linear: for figures that may be 0, or lie close together.
+    /// Only the x axis logarithmic.
+    LogarithmicX,
+    /// Only the y axis logarithmic.
+    LogarithmicY,
+    /// Both axes linear.
     Linear,
+}
+
+impl Scale {
+    /// Returns the scale with these axes logarithmic.
+    pub(crate) fn of(log_x: bool, log_y: bool) -> Self {
+        match (log_x, log_y) {
+            (true, true) => Self::Logarithmic,
+            (true, false) => Self::LogarithmicX,
+            (false, true) => Self::LogarithmicY,
+            (false, false) => Self::Linear,
+        }
+    }
+
+    fn is_log_x(self) -> bool {
+        matches!(self, Self::Logarithmic | Self::LogarithmicX)
+    }
+
+    fn is_log_y(self) -> bool {
+        matches!(self, Self::Logarithmic | Self::LogarithmicY)
+    }
 }
 
 /// A line chart.
 #[derive(Debug, Clone)]
-pub(crate) struct LineChart {
+pub(crate) struct LineChart<'a> {
     pub(crate) title: String,
     pub(crate) scale: Scale,
     /// Titles and units of the axes.
-    pub(crate) x: (&'static str, Unit),
-    pub(crate) y: (&'static str, Unit),
+    pub(crate) x: (&'a str, Unit),
+    pub(crate) y: (&'a str, Unit),
     pub(crate) lines: Vec<Line>,
 }
 
-impl LineChart {
+impl LineChart<'_> {
     /// Returns the SVG document; `None` without a point.
     ///
     /// # Errors
@@ -62,14 +89,25 @@ impl LineChart {
         let Some((x, y)) = self.bounds() else { return Ok(None) };
         paint::canvas(&self.title, SIZE, |area| {
             let (chart, legend) = area.split_horizontally(SIZE.0 - LEGEND_WIDTH);
+            let grid = |unit: Unit, (low, high): (f64, f64)| {
+                let ticks = unit.ticks(low, high);
+                let labels = ticks.len().max(2);
+                ((low..high).log_scale().with_key_points(ticks), labels)
+            };
             match self.scale {
                 Scale::Linear => self.draw_grid(&chart, x.0..x.1, y.0..y.1, (10, 10))?,
+                Scale::LogarithmicX => {
+                    let (across, labels) = grid(self.x.1, x);
+                    self.draw_grid(&chart, across, y.0..y.1, (labels, 10))?;
+                }
+                Scale::LogarithmicY => {
+                    let (up, labels) = grid(self.y.1, y);
+                    self.draw_grid(&chart, x.0..x.1, up, (10, labels))?;
+                }
                 Scale::Logarithmic => {
-                    let (across, up) = (self.x.1.ticks(x.0, x.1), self.y.1.ticks(y.0, y.1));
-                    let labels = (across.len().max(2), up.len().max(2));
-                    let x = (x.0..x.1).log_scale().with_key_points(across);
-                    let y = (y.0..y.1).log_scale().with_key_points(up);
-                    self.draw_grid(&chart, x, y, labels)?;
+                    let (across, wide) = grid(self.x.1, x);
+                    let (up, high) = grid(self.y.1, y);
+                    self.draw_grid(&chart, across, up, (wide, high))?;
                 }
             }
             self.draw_legend(&legend)
@@ -83,7 +121,7 @@ impl LineChart {
         let stroke = self.lines[index].stroke;
         let before = self.lines[..index].iter().filter(|line| line.stroke == stroke).count();
         match stroke {
-            Stroke::Own => paint::colour(before),
+            Stroke::Own | Stroke::Smooth => paint::colour(before),
             // Peers take colours from the other end, so that the first of each differ.
             Stroke::Peer => paint::colour(5 + 5 * before),
             Stroke::Raw => paint::grey(before),
@@ -91,9 +129,12 @@ impl LineChart {
     }
 
     fn visible(&self, line: &Line) -> impl Iterator<Item = (f64, f64)> {
-        let is_linear = self.scale == Scale::Linear;
-        let shown = move |value: f64| (value > 0.0 || is_linear) && value.is_finite();
-        line.points.iter().copied().filter(move |(x, y)| shown(*x) && shown(*y))
+        let shown = |value: f64, is_log: bool| (value > 0.0 || !is_log) && value.is_finite();
+        let scale = self.scale;
+        line.points
+            .iter()
+            .copied()
+            .filter(move |(x, y)| shown(*x, scale.is_log_x()) && shown(*y, scale.is_log_y()))
     }
 
     fn bounds(&self) -> Option<((f64, f64), (f64, f64))> {
@@ -104,13 +145,15 @@ impl LineChart {
         };
         let (left, right) = bounds(points.iter().map(|point| point.0).collect())?;
         let (low, high) = bounds(points.iter().map(|point| point.1).collect())?;
-        if self.scale == Scale::Logarithmic {
-            return Some(((left / 1.3, right * 1.3), (low / 1.6, high * 1.6)));
-        }
         // A grid has some width and height for any values.
         let room = |low: f64, high: f64| if high > low { (high - low) * 0.04 } else { 0.5 };
         let (floor, wide) = (low.min(0.0), room(left, right));
-        Some(((left - wide, right + wide), (floor, high + room(floor, high))))
+        let across = (left - wide, right + wide);
+        let up = (floor, high + room(floor, high));
+        Some((
+            if self.scale.is_log_x() { (left / 1.3, right * 1.3) } else { across },
+            if self.scale.is_log_y() { (low / 1.6, high * 1.6) } else { up },
+        ))
     }
 
     /// Draws the grid with so many labels across and up.
@@ -147,7 +190,7 @@ impl LineChart {
             let points: Vec<_> = self.visible(line).collect();
             let colour = self.colour(index);
             match line.stroke {
-                Stroke::Own => {
+                Stroke::Own | Stroke::Smooth => {
                     chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(3)))
                 }
                 Stroke::Peer => {
@@ -159,6 +202,9 @@ impl LineChart {
                 }
             }
             .map_err(drawing)?;
+            if line.stroke == Stroke::Smooth {
+                continue;
+            }
             let dot = if line.stroke == Stroke::Own { colour.filled() } else { colour.into() };
             chart
                 .draw_series(points.into_iter().map(|point| Circle::new(point, 3, dot)))
@@ -173,7 +219,9 @@ impl LineChart {
             let colour = self.colour(index);
             let path = [(4, y), (34, y)];
             match line.stroke {
-                Stroke::Own => area.draw(&PathElement::new(path, colour.stroke_width(3))),
+                Stroke::Own | Stroke::Smooth => {
+                    area.draw(&PathElement::new(path, colour.stroke_width(3)))
+                }
                 Stroke::Peer => area.draw(&PathElement::new(path, colour.stroke_width(1))),
                 Stroke::Raw => {
                     area.draw(&DashedPathElement::new(path, 6, 4, colour.stroke_width(2)))
@@ -181,7 +229,9 @@ impl LineChart {
             }
             .map_err(drawing)?;
             let dot = if line.stroke == Stroke::Own { colour.filled() } else { colour.into() };
-            area.draw(&Circle::new((19, y), 3, dot)).map_err(drawing)?;
+            if line.stroke != Stroke::Smooth {
+                area.draw(&Circle::new((19, y), 3, dot)).map_err(drawing)?;
+            }
             area.draw(&Text::new(line.name.clone(), (42, y), paint::letters(13, HPos::Left)))
                 .map_err(drawing)?;
         }
@@ -194,7 +244,7 @@ mod tests {
     use super::super::xml;
     use super::*;
 
-    fn chart(lines: Vec<Line>) -> LineChart {
+    fn chart(lines: Vec<Line>) -> LineChart<'static> {
         LineChart {
             title: "Latency <by> size & more".into(),
             scale: Scale::Logarithmic,
@@ -206,7 +256,7 @@ mod tests {
 
     #[test]
     fn chart_has_its_words() {
-        let strokes = [Stroke::Own, Stroke::Peer, Stroke::Raw];
+        let strokes = [Stroke::Own, Stroke::Smooth, Stroke::Peer, Stroke::Raw];
         let lines = strokes.map(|stroke| Line {
             name: format!("{stroke:?} \"line\""),
             stroke,
@@ -236,6 +286,20 @@ mod tests {
         }
         let nothing = line(&[(f64::NAN, 0.0), (1.0, f64::INFINITY)]);
         assert_eq!(LineChart { scale: Scale::Linear, ..chart(vec![nothing]) }.svg().unwrap(), None);
+    }
+
+    #[test]
+    fn one_axis_may_be_logarithmic() {
+        let points = vec![(0.0, 5.0), (4.0, 0.0), (9.0, 7.0)];
+        let line = Line { name: "x".into(), stroke: Stroke::Peer, points };
+        for (log_x, log_y, dots) in
+            [(true, false, 2), (false, true, 2), (true, true, 1), (false, false, 3)]
+        {
+            let chart = LineChart { scale: Scale::of(log_x, log_y), ..chart(vec![line.clone()]) };
+            let svg = chart.svg().unwrap().unwrap();
+            xml::texts(&svg).unwrap();
+            assert_eq!(svg.matches("<circle").count(), dots + 1, "the legend has one more");
+        }
     }
 
     #[test]

@@ -33,8 +33,11 @@ impl Unit {
     }
 
     /// Returns the values of a logarithmic axis that get a label and a line, within `low..=high`:
-    /// powers of the unit's base, and steps between them if there are few.
+    /// powers of the unit's base, and steps between them if there are few. None if `low` is not above 0.
     pub(crate) fn ticks(self, low: f64, high: f64) -> Vec<f64> {
+        if !(low > 0.0 && high.is_finite()) {
+            return Vec::new();
+        }
         let (base, steps): (f64, &[f64]) = match self {
             Unit::Bytes => (4.0, &[1.0]),
             _ if high / low < 50.0 => (10.0, &[1.0, 2.0, 5.0]),
@@ -91,5 +94,8 @@ mod tests {
         assert_eq!(Unit::Bytes.ticks(4.0, 256.0), [4.0, 16.0, 64.0, 256.0]);
         assert_eq!(Unit::Nanoseconds.ticks(90.0, 1_000_000.0).len(), 5);
         assert_eq!(Unit::BytesPerSecond.ticks(1e9, 10e9).len(), 4);
+        for (low, high) in [(0.0, 1.0), (-1.0, 1.0), (f64::NAN, 1.0), (1.0, f64::INFINITY)] {
+            assert!(Unit::Plain.ticks(low, high).is_empty(), "{low} to {high}");
+        }
     }
 }

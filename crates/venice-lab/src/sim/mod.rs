@@ -1,4 +1,4 @@
-//! `venice sim`: racks in virtual time.
+//! `venice sim`: racks in virtual time, and experiments in a simulated warehouse.
 
 mod arguments;
 mod control;
@@ -6,6 +6,7 @@ mod control_text;
 mod failure;
 mod rack_text;
 mod text;
+pub mod warehouse;
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -29,7 +30,9 @@ pub const HELP: &str = "\
 EXAMPLES:
   venice sim rack --loss 1%
   venice sim rack --random --seeds 1000
-  venice sim control --random --seeds 1000";
+  venice sim control --random --seeds 1000
+  venice sim list                         experiments in a simulated warehouse
+  venice sim run incast-1g --quick";
 
 /// Examples of `venice sim rack`.
 pub const HELP_RACK: &str = "\

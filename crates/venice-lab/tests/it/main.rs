@@ -1,3 +1,4 @@
-//! The benchmarks end to end.
+//! The benchmarks and the experiments end to end.
 
 mod channels;
+mod warehouse;

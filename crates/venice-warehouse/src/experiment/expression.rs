@@ -142,19 +142,10 @@ impl Expression {
         }
     }
 
-    /// Returns the coordinates that it selects by, with their values.
-    pub fn places(&self) -> Vec<(&str, &str)> {
+    /// Returns each figure's name, with the coordinates and values that select its points.
+    pub fn selections(&self) -> Vec<(&str, &[(String, String)])> {
         let mut all = Vec::new();
-        self.condition.visit(&mut |selected| {
-            all.extend(selected.places.iter().map(|(name, value)| (&**name, &**value)));
-        });
-        all
-    }
-
-    /// Returns each selection: the pairs of one figure's braces.
-    pub fn selections(&self) -> Vec<&[(String, String)]> {
-        let mut all = Vec::new();
-        self.condition.visit(&mut |selected| all.push(&selected.places[..]));
+        self.condition.visit(&mut |selected| all.push((&*selected.name, &*selected.places)));
         all
     }
 

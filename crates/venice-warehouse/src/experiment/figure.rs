@@ -66,6 +66,10 @@ pub enum FigureKind {
 pub struct PaperCurve {
     /// Its name in the legend.
     pub label: String,
+    /// Label of the curve that it is compared with; without it, the one of the same label. Empty for
+    /// the only curve of a figure without series.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
     /// The place of the figures: `figure 6a, read off the plot`.
     pub source: String,
     /// Pairs of x and y.
@@ -192,6 +196,17 @@ impl Figure {
         let text = coordinates.iter().find(|place| place.name == self.x)?.text();
         let number = text.trim_end_matches(|c: char| !c.is_ascii_digit());
         number.trim().parse().ok()
+    }
+
+    /// Returns the paper's value at a point: that of the curve to compare with.
+    pub fn paper_at(&self, coordinates: &[Coordinate]) -> Option<f64> {
+        if self.kind != FigureKind::Lines || !self.takes(coordinates) {
+            return None;
+        }
+        let (x, label) = (self.x_of(coordinates)?, self.label(coordinates));
+        let compared = |curve: &&PaperCurve| curve.of.as_ref().unwrap_or(&curve.label) == &label;
+        let points = self.paper.iter().filter(compared).flat_map(|curve| &curve.points);
+        points.into_iter().find(|(at, _)| (at - x).abs() <= 1e-9 * x.abs()).map(|(_, y)| *y)
     }
 
     /// Returns the unit of the values that it draws, if a point has them.

@@ -44,7 +44,7 @@ impl Verdict {
 impl Finding {
     pub(super) fn check(&self, of: &Experiment, place: &str) -> Result<(), ExperimentError> {
         let expression = self.expression(place)?;
-        for (name, _) in expression.places() {
+        for (name, _) in expression.selections().into_iter().flat_map(|(_, places)| places) {
             if !of.sweeps.iter().any(|sweep| sweep.name() == name) {
                 return Err(of.no_sweep(place, name));
             }

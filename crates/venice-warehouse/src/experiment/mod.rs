@@ -12,6 +12,7 @@ mod figure;
 mod finding;
 pub mod keys;
 mod results;
+mod shipped;
 mod sweep;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,7 @@ pub use expression::{Comparison, Evaluation, Expression, ExpressionError, Readin
 pub use figure::{Curve, Figure, FigureKind, PaperCurve};
 pub use finding::{Finding, Verdict};
 pub use results::{Host, JudgedFinding, PointResult, Results, State};
+pub use shipped::SHIPPED;
 pub use sweep::{Coordinate, Filter, Point, Sweep};
 
 /// An experiment that cannot be used, and why.

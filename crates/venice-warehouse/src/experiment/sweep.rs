@@ -103,6 +103,11 @@ impl Sweep {
         self.name() == key || self.key.as_deref() == Some(key)
     }
 
+    /// True if it changes the value of `key`.
+    pub fn changes(&self, key: &str) -> bool {
+        self.key.as_deref() == Some(key) || self.varies(key)
+    }
+
     /// True if its variants set `key`.
     pub(super) fn varies(&self, key: &str) -> bool {
         self.variants.iter().any(|variant| keys::leaves(variant).iter().any(|(set, _)| set == key))

@@ -106,6 +106,7 @@ series = ["client"]
 log = ["x"]
 [[figure.paper]]
 label = "DIABLO"
+of = "pthread"
 source = "figure 6a, read off"
 points = [[1, 800], [8, 400.5]]
 
@@ -347,6 +348,9 @@ fn figures_have_curve_per_series() {
     assert_eq!(labels, ["pthread", "epoll, slow"]);
     assert_eq!(curves[0].points, [(1.0, 1000.0), (8.0, 125.0), (16.0, 62.5)]);
     assert_eq!(experiment.figures[0].unit(&run.points), "Mb/s");
+    let paper: Vec<_> =
+        run.points.iter().map(|point| experiment.figures[0].paper_at(&point.coordinates)).collect();
+    assert_eq!(paper, [Some(800.0), None, Some(400.5), None, None, None]);
 }
 
 /// Points with one coordinate `n`, and a figure `f` of 10 n.

@@ -1,0 +1,133 @@
+//! The folder of a run: results, tables, plots and the report.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use venice_cli::failure::usage;
+use venice_warehouse::experiment::{Experiment, Results};
+
+use super::{figures, page, parquet};
+use crate::plot;
+
+/// Name of the report.
+pub const REPORT: &str = "report.html";
+const RESULTS: &str = "results.json";
+const EXPERIMENT: &str = "experiment.toml";
+
+/// A folder that takes results.
+#[derive(Debug)]
+pub(super) struct Folder {
+    pub(super) folder: PathBuf,
+}
+
+impl Folder {
+    /// Prepares a folder for a run; with `resume`, returns the results that it has.
+    ///
+    /// # Errors
+    /// If it cannot be written, or has something else.
+    pub(super) fn open(
+        folder: PathBuf,
+        wanted: &Results,
+        resume: bool,
+    ) -> Result<(Self, Option<Results>)> {
+        let shown = folder.display().to_string();
+        let other = "choose another --out";
+        let before = match fs::symlink_metadata(folder.join(RESULTS)) {
+            Ok(_) => Some(read(&folder).map_err(|error| usage(format!("{error:#}: {other}")))?),
+            Err(_) if has_files(&folder)? => {
+                return Err(usage(format!("{shown} has files, and no {RESULTS}: {other}")));
+            }
+            Err(_) => None,
+        };
+        if let Some(before) = &before {
+            let what = match () {
+                () if before.name != wanted.name => format!("{}", before.name),
+                () if before.experiment != wanted.experiment => {
+                    format!("{} with another configuration", before.name)
+                }
+                () if resume && before.version != wanted.version => {
+                    format!("{} by version {}", before.name, before.version)
+                }
+                () => String::new(),
+            };
+            if !what.is_empty() {
+                return Err(usage(format!("{shown} has results of {what}: {other}")));
+            }
+        }
+        let made = fs::create_dir_all(&folder);
+        made.map_err(|error| usage(format!("cannot make {shown}: {error}: {other}")))?;
+        let this = Self { folder };
+        write(&this.path(EXPERIMENT), wanted.experiment.as_bytes())
+            .map_err(|error| usage(format!("{error:#}: {other}")))?;
+        Ok((this, before.filter(|_| resume)))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Writes the results so far; a kill leaves these or those before.
+    pub(super) fn write_results(&self, results: &Results) -> Result<()> {
+        let mut text = serde_json::to_string_pretty(results).context("cannot write the results")?;
+        text.push('\n');
+        write(&self.path(RESULTS), text.as_bytes())
+    }
+
+    /// Writes everything: results, tables, plots and the report.
+    pub(super) fn publish(&self, experiment: &Experiment, results: &Results) -> Result<()> {
+        self.write_results(results)?;
+        write(&self.path("points.parquet"), &parquet::points(results)?)?;
+        write(&self.path("latencies.parquet"), &parquet::histograms(results)?)?;
+        let plots = figures::plots(experiment, results)?;
+        plot::write(&plots, &self.folder)?;
+        let page = page::html(experiment, results, &plots);
+        write(&self.path(REPORT), page.as_bytes())
+    }
+}
+
+/// Reads the results of a folder.
+///
+/// # Errors
+/// If it has none, or those of another version's form.
+pub(super) fn read(folder: &Path) -> Result<Results> {
+    let path = folder.join(RESULTS);
+    let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => usage(format!(
+            "{} has no {RESULTS}: name the folder of a venice sim run",
+            folder.display()
+        )),
+        _ => usage(format!("cannot read {}: {error}", path.display())),
+    })?;
+    let results: Results = serde_json::from_str(&text)
+        .map_err(|error| usage(format!("{} has no results: {error}", path.display())))?;
+    match results.format {
+        Results::FORMAT => Ok(results),
+        other => Err(usage(format!(
+            "{} has form {other}, and this version reads {}: run it again",
+            path.display(),
+            Results::FORMAT
+        ))),
+    }
+}
+
+/// Writes a file, whole or not at all.
+///
+/// # Errors
+/// When it cannot be written.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let beside = PathBuf::from(format!("{}.new", path.display()));
+    let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path));
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn has_files(folder: &Path) -> Result<bool> {
+    match fs::read_dir(folder) {
+        Ok(mut files) => Ok(files.next().is_some()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => {
+            Err(usage(format!("cannot use {}: {error}: choose another --out", folder.display())))
+        }
+    }
+}

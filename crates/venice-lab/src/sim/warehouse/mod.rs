@@ -1,0 +1,132 @@
+//! `venice sim list|show|run|compare|report`: experiments in a simulated warehouse.
+//!
+//! The experiments are data ([`venice_warehouse::experiment`]); a
+//! [`World`](venice_warehouse::run::World) runs their points: the warehouse, or one of the tests' own.
+
+mod arguments;
+mod compare;
+mod figures;
+mod folder;
+mod numbers;
+mod page;
+mod parquet;
+mod run;
+mod show;
+mod table;
+
+use venice_cli::failure::{self, EXIT_FAILURE};
+use venice_cli::terminal;
+use venice_measure::interrupt;
+use venice_warehouse::experiment::{ExperimentError, SHIPPED};
+use venice_warehouse::run::Run;
+
+pub use arguments::{CompareArgs, Layers, ListArgs, ReportArgs, RunArgs, ShowArgs};
+pub use folder::REPORT;
+pub use run::{Observed, run_experiment, run_point};
+
+/// Experiments by name, with their texts.
+pub type Catalogue = [(&'static str, &'static str)];
+
+/// Examples of `venice sim list`.
+pub const HELP_LIST: &str = "\
+EXAMPLES:
+  venice sim list
+  venice sim list --json";
+
+/// Examples of `venice sim show`.
+pub const HELP_SHOW: &str = "\
+EXAMPLES:
+  venice sim show incast-1g                           sweeps, keys with values, figures, findings
+  venice sim show incast-1g --toml > mine.toml        a file to change
+  venice sim show mine.toml --set switch.latency=2us --quick
+
+A file with base = \"incast-1g\" only has what differs from that experiment.";
+
+/// Examples of `venice sim run`.
+pub const HELP_RUN: &str = "\
+EXAMPLES:
+  venice sim run incast-1g --quick                    the small variant: seconds
+  venice sim run incast-1g --out incast               the paper's: its figure beside ours
+  venice sim run incast-1g --set switch.latency=2us --out slower
+  venice sim run incast-1g --sweep seed=1,2,3 --points 'servers=1|8'
+  venice sim run mine.toml --out mine --resume        the points that are missing
+
+The folder gets results.json, points.parquet, latencies.parquet, a plot of each figure, report.html, and
+experiment.toml, which repeats the run. The same configuration and seed give the same results on any number of
+threads. Ctrl-C keeps the points so far; exit code 1.";
+
+/// Examples of `venice sim compare`.
+pub const HELP_COMPARE: &str = "\
+EXAMPLES:
+  venice sim compare incast slower
+  venice sim compare incast slower --all --json
+
+Prints the figures that differ, point by point, with the ratio of the second to the first, and the keys
+that were set differently.";
+
+/// Examples of `venice sim report`.
+pub const HELP_REPORT: &str = "\
+EXAMPLES:
+  venice sim report incast
+  venice sim report incast --output incast.html
+
+Writes the page anew from results.json: one file without references to others.";
+
+/// Runs `venice sim list` on the experiments that come with Venice.
+pub fn list(args: &ListArgs) -> anyhow::Result<i32> {
+    show::list::<Run>(args, SHIPPED)
+}
+
+/// Runs `venice sim show`.
+pub fn show(args: &ShowArgs) -> anyhow::Result<i32> {
+    show::show::<Run>(args, SHIPPED)
+}
+
+/// Runs `venice sim run`.
+pub fn run(args: &RunArgs) -> anyhow::Result<i32> {
+    interrupt::catch_signals()?;
+    let (folder, results) = run_experiment::<Run>(args, SHIPPED, &|| interrupt::check().is_err())?;
+    match args.json {
+        true => terminal::say_json(&results)?,
+        false => terminal::say(table::summary(&results.experiment()?, &results))?,
+    }
+    terminal::remark(format!("results and report: {}", folder.join(REPORT).display()));
+    if results.interrupted {
+        terminal::remark("interrupted: run it again with --resume for the other points");
+        return Ok(EXIT_FAILURE);
+    }
+    Ok(0)
+}
+
+/// Runs `venice sim compare`.
+///
+/// # Errors
+/// If a folder has no results.
+pub fn compare(args: &CompareArgs) -> anyhow::Result<i32> {
+    let (a, b) = (folder::read(&args.first)?, folder::read(&args.second)?);
+    let comparison = compare::Comparison::of(&a, &b)?;
+    match args.json {
+        true => terminal::say_json(&comparison)?,
+        false => terminal::say(comparison.text(args.all))?,
+    }
+    Ok(0)
+}
+
+/// Runs `venice sim report`.
+///
+/// # Errors
+/// If the folder has no results, or the page cannot be written.
+pub fn report(args: &ReportArgs) -> anyhow::Result<i32> {
+    let results = folder::read(&args.folder)?;
+    let experiment = results.experiment()?;
+    let output = args.output.clone().unwrap_or_else(|| args.folder.join(REPORT));
+    let plots = figures::plots(&experiment, &results)?;
+    folder::write(&output, page::html(&experiment, &results, &plots).as_bytes())?;
+    terminal::say(output.display().to_string())?;
+    Ok(0)
+}
+
+/// Turns a mistake in an experiment into a usage error.
+fn usage(error: ExperimentError) -> anyhow::Error {
+    failure::usage(error.to_string())
+}
