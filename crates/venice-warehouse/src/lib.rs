@@ -6,16 +6,27 @@
 //! the system. It does no I/O and reads no clock: one seed gives one run, on any number of threads.
 //!
 //! - [`config`]: everything that can be set, as data.
+//! - [`experiment`]: experiments, their points, figures and findings, as data.
+//! - [`warehouse`]: a world of a configuration, to run.
+//! - [`part`]: hosts and switches of one part of the world, and their events.
+//! - [`host`]: servers.
+//! - [`application`]: programs of servers.
 //! - [`topology`]: which switch port leads where.
 //! - [`switch`]: buffers, arbitration and timing of one switch.
-//! - [`run`]: a world as experiments drive it; [`outcome`]: its results.
-//! - [`experiment`]: experiments as data: layers of configuration, sweeps, figures, findings.
+//! - [`packet`], [`traffic`]: what travels; how large, and how often.
+//! - [`records`], [`outcome`]: what is measured, in the world and as results.
 #![forbid(unsafe_code)]
 
+pub mod application;
 pub mod config;
 pub mod experiment;
+pub mod host;
 pub mod outcome;
 pub mod packet;
+pub mod part;
+pub mod records;
 pub mod run;
 pub mod switch;
 pub mod topology;
+pub mod traffic;
+pub mod warehouse;

@@ -1,6 +1,9 @@
 //! Packets, in a slab: events and queues have their numbers.
 
 use serde::{Deserialize, Serialize};
+use venice_simkernel::random::mix;
+use venice_simkernel::units::BitRate;
+use venice_tcp::Segment;
 
 /// The number of a host, from 0 in the whole warehouse.
 pub type Host = u32;
@@ -18,4 +21,151 @@ pub enum Ecn {
     Capable,
     /// A switch has marked it.
     Marked,
+}
+
+/// One end of a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// The host.
+    pub host: Host,
+    /// Its socket, or with [`LISTENING`] its port.
+    pub port: u32,
+}
+
+/// Set in the port of a packet that opens a connection: the rest is the number of a listening socket.
+pub const LISTENING: u32 = 1 << 31;
+
+/// Bytes of Ethernet around a packet: header, checksum, preamble and gap (IEEE 802.3).
+pub const ETHERNET_BYTES: u32 = 14 + 4 + 8 + 12;
+/// Least bytes of a frame on the wire, with preamble and gap.
+const LEAST_BYTES: u32 = 64 + 8 + 12;
+/// Bytes of the headers of IPv4 and UDP.
+pub const UDP_BYTES: u32 = 20 + 8;
+/// Bytes of the header of IPv4.
+pub const IP_BYTES: u32 = 20;
+
+/// The part of a datagram that a packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Datagram {
+    /// Bytes of the whole datagram.
+    pub bytes: u32,
+    /// What it says, for the application.
+    pub message: u64,
+}
+
+/// Content of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Body {
+    /// A datagram that fits into one packet.
+    Udp(Datagram),
+    /// A segment of a connection.
+    Tcp(Segment),
+}
+
+/// A packet on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Packet {
+    /// Sender.
+    pub from: Endpoint,
+    /// Receiver.
+    pub to: Endpoint,
+    /// Bytes on the wire, with preamble and gap between frames: buffers count them alike.
+    pub bytes: u32,
+    /// Congestion notification.
+    pub ecn: Ecn,
+    /// Switches passed.
+    pub hops: u8,
+    /// A hash of its flow, for the choice among paths of equal length.
+    pub flow: u32,
+    /// The rate at which its bits come to the next switch.
+    pub rate: BitRate,
+    /// Content.
+    pub body: Body,
+}
+
+impl Packet {
+    /// Makes a packet.
+    pub fn new(from: Endpoint, to: Endpoint, ecn: Ecn, body: Body) -> Self {
+        let bytes = (body.ip_bytes() + ETHERNET_BYTES).max(LEAST_BYTES);
+        let ends = u64::from(from.host) << 32 | u64::from(to.host);
+        let ports = u64::from(from.port) << 32 | u64::from(to.port);
+        let flow = mix(ends ^ mix(ports)) as u32;
+        Self { from, to, bytes, ecn, hops: 0, flow, rate: BitRate(0), body }
+    }
+
+    /// Returns a number for the trace of a run.
+    pub fn digest(&self) -> u64 {
+        let ends = u64::from(self.from.host) << 32 | u64::from(self.to.host);
+        let rest = u64::from(self.bytes) << 8 | u64::from(self.hops);
+        mix(ends ^ rest.rotate_left(17) ^ self.body.digest())
+    }
+}
+
+impl Body {
+    /// Bytes of the packet with the header of IP.
+    fn ip_bytes(&self) -> u32 {
+        match self {
+            Self::Udp(datagram) => datagram.bytes + UDP_BYTES,
+            Self::Tcp(segment) => segment.len + u32::from(segment.header_bytes()) + IP_BYTES,
+        }
+    }
+
+    fn digest(&self) -> u64 {
+        match self {
+            Self::Udp(datagram) => datagram.message ^ u64::from(datagram.bytes) << 40,
+            Self::Tcp(segment) => {
+                let ends = u64::from(segment.seq) << 32 | u64::from(segment.ack);
+                ends ^ u64::from(segment.len) << 17 ^ u64::from(segment.flags.0) << 3
+            }
+        }
+    }
+}
+
+/// Packets by number; numbers of packets that are gone are used again.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Packets {
+    slots: Vec<Packet>,
+    free: Vec<PacketId>,
+}
+
+impl Packets {
+    /// Puts a packet in.
+    pub fn insert(&mut self, packet: Packet) -> PacketId {
+        match self.free.pop() {
+            Some(id) => {
+                self.slots[id as usize] = packet;
+                id
+            }
+            None => {
+                self.slots.push(packet);
+                self.slots.len() as PacketId - 1
+            }
+        }
+    }
+
+    /// Takes a packet out. Its number must be used no more.
+    pub fn remove(&mut self, id: PacketId) -> Packet {
+        self.free.push(id);
+        self.slots[id as usize]
+    }
+
+    /// Returns a packet.
+    pub fn get(&self, id: PacketId) -> &Packet {
+        &self.slots[id as usize]
+    }
+
+    /// Returns a packet, to change it.
+    pub fn get_mut(&mut self, id: PacketId) -> &mut Packet {
+        &mut self.slots[id as usize]
+    }
+
+    /// Returns the number of packets.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }

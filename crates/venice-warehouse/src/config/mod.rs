@@ -1,1 +1,48 @@
 //! Everything that can be set, as data.
+
+mod preset;
+
+use serde::{Deserialize, Serialize};
+use venice_simkernel::units::Picos;
+
+pub use self::preset::{Preset, Presets};
+use crate::application::Application;
+use crate::host::config::{BadValue, Server};
+use crate::topology::TopologyConfig;
+
+/// The configuration of a world.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Config {
+    /// The seed of all random numbers.
+    pub seed: u64,
+    /// The run ends after this time at the latest; 0: when nothing happens any more.
+    pub end: Picos,
+    /// The network.
+    pub topology: TopologyConfig,
+    /// The servers.
+    pub server: Server,
+    /// TCP of the servers.
+    pub tcp: Preset<venice_tcp::Config>,
+    /// What the servers run.
+    pub application: Application,
+}
+
+impl Presets for venice_tcp::Config {
+    const PRESETS: &'static [(&'static str, fn() -> Self)] = &[
+        ("linux-2.6.39", Self::linux_2_6_39),
+        ("linux-3.5.7", Self::linux_3_5),
+        ("linux-today", Self::linux_today),
+    ];
+}
+
+impl Config {
+    /// Checks all bounds, but those between topology and application.
+    ///
+    /// # Errors
+    /// The first value that is out of its bounds.
+    pub fn check(&self) -> Result<(), BadValue> {
+        self.server.check().map_err(|bad| bad.within("server"))?;
+        self.application.build().check().map_err(|bad| bad.within("application"))
+    }
+}

@@ -1,0 +1,5 @@
+//! Tests of whole connections.
+
+mod faulty_network;
+mod pair;
+mod traces;

@@ -1,0 +1,73 @@
+//! Tables that begin with the values of a preset: `kernel = { preset = "linux-3.5.7", futex = 900 }`.
+
+use serde::de::{DeserializeOwned, Error as _};
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A table of values with presets by name. The first one is the default.
+pub trait Presets: Serialize + DeserializeOwned + 'static {
+    /// Names, and what makes their values.
+    const PRESETS: &'static [(&'static str, fn() -> Self)];
+}
+
+/// A table of values that began as a preset.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Preset<T> {
+    /// The preset's name.
+    pub name: String,
+    /// The values.
+    pub values: T,
+}
+
+impl<T: Presets> Preset<T> {
+    /// Returns a preset by its name.
+    pub fn named(name: &str) -> Option<Self> {
+        let (name, make) = T::PRESETS.iter().find(|(known, _)| *known == name)?;
+        Some(Self { name: (*name).into(), values: make() })
+    }
+}
+
+impl<T: Presets> Default for Preset<T> {
+    fn default() -> Self {
+        Self::named(T::PRESETS[0].0).expect("it is the first")
+    }
+}
+
+impl<T: Presets> Serialize for Preset<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut table = toml::Table::try_from(&self.values).map_err(S::Error::custom)?;
+        table.insert("preset".into(), self.name.clone().into());
+        table.serialize(serializer)
+    }
+}
+
+impl<'de, T: Presets> Deserialize<'de> for Preset<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut changes = toml::Table::deserialize(deserializer)?;
+        let name = match changes.remove("preset") {
+            None => T::PRESETS[0].0.to_owned(),
+            Some(toml::Value::String(name)) => name,
+            Some(other) => return Err(D::Error::custom(format!("preset = {other}: expected a name"))),
+        };
+        let preset = Self::named(&name).ok_or_else(|| {
+            let known: Vec<&str> = T::PRESETS.iter().map(|(name, _)| *name).collect();
+            D::Error::custom(format!("preset = '{name}': must be one of {}", known.join(", ")))
+        })?;
+        let mut table = toml::Table::try_from(&preset.values).map_err(D::Error::custom)?;
+        merge(&mut table, changes);
+        let values = table.try_into().map_err(D::Error::custom)?;
+        Ok(Self { name, values })
+    }
+}
+
+/// Puts the values of a table over those of another.
+pub fn merge(below: &mut toml::Table, above: toml::Table) {
+    for (key, value) in above {
+        match (below.get_mut(&key), value) {
+            (Some(toml::Value::Table(below)), toml::Value::Table(above)) => merge(below, above),
+            (_, value) => {
+                below.insert(key, value);
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Sockets, and the epoll instances that watch them.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use venice_tcp::{Connection, State};
+
+use super::config::SocketBuffers;
+use super::thread::{SocketId, ThreadId};
+use crate::packet::{Datagram, Endpoint};
+
+/// A socket.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Socket {
+    pub kind: Kind,
+    /// Epoll instances that watch it, and those in whose list of ready sockets it is: a bit each.
+    pub watched_by: u64,
+    pub listed_by: u64,
+    /// Threads that wait for something to read.
+    pub readers: Vec<ThreadId>,
+}
+
+/// What a socket is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Kind {
+    Udp(Udp),
+    Listener(Listener),
+    Tcp(Box<Tcp>),
+    /// Its number may be used again.
+    Closed,
+}
+
+/// A socket that takes connections.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Listener {
+    /// Connections that are being opened, by their other end.
+    pub opening: Vec<(Endpoint, SocketId)>,
+    /// Open connections that wait to be accepted.
+    pub waiting: VecDeque<SocketId>,
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Tcp {
+    pub connection: Connection,
+    /// The other end. Before it has answered, its listening socket.
+    pub peer: Endpoint,
+    /// The listening socket that waits for it to be open.
+    pub opened_by: Option<SocketId>,
+    /// A thread that waits until it is open, or for room to write.
+    pub writer: Option<ThreadId>,
+    /// The time of the timer that is set; others that come are void.
+    pub timer: Option<u64>,
+    /// The timer is due, and waits for its core.
+    pub is_due: bool,
+    /// The program has closed it.
+    pub is_closed: bool,
+}
+
+impl Tcp {
+    pub fn new(connection: Connection, peer: Endpoint, opened_by: Option<SocketId>) -> Self {
+        Self {
+            connection,
+            peer,
+            opened_by,
+            writer: None,
+            timer: None,
+            is_due: false,
+            is_closed: false,
+        }
+    }
+
+    /// True if nothing more comes.
+    pub fn has_ended(&self) -> bool {
+        match self.connection.state() {
+            State::SynSent
+            | State::SynReceived
+            | State::Established
+            | State::FinWait1
+            | State::FinWait2 => false,
+            State::CloseWait
+            | State::Closing
+            | State::LastAck
+            | State::TimeWait
+            | State::Closed => true,
+        }
+    }
+
+    /// True if a call that receives returns at once.
+    fn is_readable(&self) -> bool {
+        self.connection.readable() > 0 || self.connection.has_message() || self.has_ended()
+    }
+}
+
+/// Datagrams that wait to be read.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Udp {
+    waiting: VecDeque<(Endpoint, Datagram)>,
+    bytes: u64,
+}
+
+impl Socket {
+    pub fn new(kind: Kind) -> Self {
+        Self { kind, watched_by: 0, listed_by: 0, readers: Vec::new() }
+    }
+
+    /// True if a call that receives finds something.
+    pub fn is_readable(&self) -> bool {
+        match &self.kind {
+            Kind::Udp(udp) => !udp.waiting.is_empty(),
+            Kind::Listener(listener) => !listener.waiting.is_empty(),
+            Kind::Tcp(tcp) => tcp.is_readable(),
+            Kind::Closed => false,
+        }
+    }
+}
+
+impl Udp {
+    /// Keeps a datagram; `false`: the buffer is full.
+    pub fn push(&mut self, from: Endpoint, datagram: Datagram, buffers: &SocketBuffers) -> bool {
+        let bytes = u64::from(datagram.bytes) + buffers.datagram_overhead.0;
+        // As Linux does, a buffer takes a last datagram that exceeds it.
+        if self.bytes >= buffers.receive.0 {
+            return false;
+        }
+        self.bytes += bytes;
+        self.waiting.push_back((from, datagram));
+        true
+    }
+
+    /// Takes the next datagram.
+    pub fn pop(&mut self, buffers: &SocketBuffers) -> Option<(Endpoint, Datagram)> {
+        let (from, datagram) = self.waiting.pop_front()?;
+        self.bytes -= u64::from(datagram.bytes) + buffers.datagram_overhead.0;
+        Some((from, datagram))
+    }
+}
+
+/// An epoll instance, level-triggered.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Epoll {
+    /// Sockets that were ready when they were put here.
+    pub ready: VecDeque<SocketId>,
+    /// Threads that wait, the first one first.
+    pub sleepers: VecDeque<ThreadId>,
+}

@@ -1,0 +1,310 @@
+//! Hosts and switches of one part of the world, which the engine runs.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use venice_simkernel::engine::{Node, Outbox, Part};
+use venice_simkernel::units::BitRate;
+
+use crate::host::config::Server;
+use crate::host::thread::{SocketId, ThreadId};
+use crate::host::{Cx, Host};
+use crate::packet::{Ecn, Host as HostId, Packet, PacketId, Packets};
+use crate::records::{Drop, Records};
+use crate::switch::{Arriving, Departure, Outcome, Switch};
+use crate::topology::{Peer, Topology};
+
+/// An event of a host or a switch. Hosts have the first numbers of nodes, switches the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// A host begins.
+    Start,
+    /// At a switch: the first bit of a packet has come. At a host: the packet is in memory.
+    Arrive {
+        /// The packet.
+        packet: PacketId,
+        /// The port.
+        input: u16,
+    },
+    /// The network card interrupts.
+    Interrupt {
+        /// Its number; older ones are void.
+        number: u32,
+    },
+    /// The kernel's work on a core ends.
+    KernelDone {
+        /// The core.
+        core: u16,
+    },
+    /// The step of a core's thread ends.
+    StepDone {
+        /// The core.
+        core: u16,
+        /// Its number; older ones are void.
+        number: u32,
+    },
+    /// A thread has slept long enough.
+    ThreadTimer {
+        /// The thread.
+        thread: ThreadId,
+    },
+    /// A timer of a connection is due.
+    SocketTimer {
+        /// Its socket.
+        socket: SocketId,
+    },
+    /// An output of a switch can take the next packet.
+    Output {
+        /// The port.
+        output: u16,
+    },
+}
+
+/// What all parts have in common.
+#[derive(Debug)]
+pub struct Shared {
+    /// The servers.
+    pub server: Server,
+    /// The network.
+    pub topology: Topology,
+    /// The settings of TCP.
+    pub tcp: venice_tcp::Config,
+    /// Picoseconds of 1024 instructions.
+    ps_per_1024: u64,
+    /// By node, its place among the hosts or switches of its part.
+    places: Vec<u32>,
+}
+
+impl Shared {
+    /// Makes what the parts of a world have in common. `part_of` has the part of each node.
+    pub fn new(server: Server, topology: Topology, tcp: venice_tcp::Config, part_of: &[u16]) -> Self {
+        let cycles = server.cycles_per_instruction * 1024.0;
+        let ps_per_1024 = (cycles * 1e12 / server.frequency.0 as f64).round() as u64;
+        let mut counts = vec![(0, 0); part_of.iter().max().map_or(0, |most| usize::from(*most) + 1)];
+        let hosts = topology.hosts() as usize;
+        let place = |(node, part): (usize, &u16)| {
+            let (hosts_before, switches_before) = &mut counts[usize::from(*part)];
+            let count = if node < hosts { hosts_before } else { switches_before };
+            *count += 1;
+            *count - 1
+        };
+        let places = part_of.iter().enumerate().map(place).collect();
+        Self { server, topology, tcp, ps_per_1024, places }
+    }
+
+    /// Returns the time of so many instructions.
+    pub fn time_of(&self, instructions: u32) -> u64 {
+        u64::from(instructions) * self.ps_per_1024 >> 10
+    }
+
+    /// Sends a packet out of a host: its first bit leaves after a time.
+    pub(crate) fn leave_host(
+        &self,
+        host: HostId,
+        packet: PacketId,
+        after: u64,
+        packets: &mut Packets,
+        out: &mut Outbox<'_, Event>,
+    ) {
+        let link = self.topology.host_link(host);
+        self.travel(link.peer, after + link.propagation.0, link.rate, packet, packets, out);
+    }
+
+    /// Takes a packet to the other end of a link, where its first bit comes after a time.
+    fn travel(
+        &self,
+        peer: Peer,
+        after: u64,
+        rate: BitRate,
+        packet: PacketId,
+        packets: &mut Packets,
+        out: &mut Outbox<'_, Event>,
+    ) {
+        let packet_of = packets.get_mut(packet);
+        packet_of.rate = rate;
+        match peer {
+            Peer::Switch { switch, port } => {
+                let event = Event::Arrive { packet, input: port };
+                out.send(self.topology.hosts() + switch, after, event);
+            }
+            Peer::Host(host) => {
+                let ready = rate.time_of(packet_of.bytes.into()) + self.server.nic.dma_latency.0;
+                out.send(host, after + ready, Event::Arrive { packet, input: 0 });
+            }
+            Peer::Unconnected => panic!("no way leads to an unconnected port"),
+        }
+    }
+}
+
+/// A part of the world.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct WarehousePart {
+    #[serde(skip)]
+    shared: Option<Arc<Shared>>,
+    hosts: Vec<Host>,
+    switches: Vec<Switch>,
+    packets: Packets,
+    records: Records,
+}
+
+impl WarehousePart {
+    /// A part without hosts and switches.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared: Some(shared),
+            hosts: Vec::new(),
+            switches: Vec::new(),
+            packets: Packets::default(),
+            records: Records::default(),
+        }
+    }
+
+    /// Gives a restored part what all parts have in common.
+    pub fn attach(&mut self, shared: Arc<Shared>) {
+        self.shared = Some(shared);
+    }
+
+    /// Adds a host. Hosts are added in the order of their numbers.
+    pub fn add_host(&mut self, host: Host) {
+        self.hosts.push(host);
+    }
+
+    /// Adds a switch. Switches are added in the order of their numbers.
+    pub fn add_switch(&mut self, switch: Switch) {
+        self.switches.push(switch);
+    }
+
+    /// Returns what was measured.
+    pub fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// Returns the number of packets on their way in this part.
+    pub fn in_flight(&self) -> usize {
+        self.packets.len()
+    }
+}
+
+impl Part for WarehousePart {
+    type Event = Event;
+    type Message = (Event, Option<Packet>);
+
+    fn handle(&mut self, node: Node, event: Event, out: &mut Outbox<'_, Event>) {
+        let Self { shared, hosts, switches, packets, records } = self;
+        let shared = shared.as_deref().expect("a part is attached before it runs");
+        let place = shared.places[node as usize] as usize;
+        let Some(number) = node.checked_sub(shared.topology.hosts()) else {
+            let now = out.now();
+            let mut cx = Cx { host: node, now, charged: 0, core: None, packets, out, records, shared };
+            return hosts[place].handle(event, &mut cx);
+        };
+        let switch = &mut switches[place];
+        AtSwitch { number, node, shared, switch, packets, records }.handle(event, out);
+    }
+
+    fn digest(&self, event: &Event) -> u64 {
+        match *event {
+            Event::Start => 1,
+            Event::Arrive { packet, input } => {
+                self.packets.get(packet).digest() ^ 2 << 32 ^ u64::from(input)
+            }
+            Event::Interrupt { number } => 3 << 32 | u64::from(number),
+            Event::KernelDone { core } => 4 << 32 | u64::from(core),
+            Event::StepDone { core, number } => 5 << 48 | u64::from(core) << 32 | u64::from(number),
+            Event::ThreadTimer { thread } => 6 << 32 | u64::from(thread),
+            Event::SocketTimer { socket } => 7 << 32 | u64::from(socket),
+            Event::Output { output } => 8 << 32 | u64::from(output),
+        }
+    }
+
+    fn pack(&mut self, event: Event) -> Self::Message {
+        let packet = match event {
+            Event::Arrive { packet, .. } => Some(self.packets.remove(packet)),
+            _ => None,
+        };
+        (event, packet)
+    }
+
+    fn unpack(&mut self, (event, packet): Self::Message) -> Event {
+        match (event, packet) {
+            (Event::Arrive { input, .. }, Some(packet)) => {
+                Event::Arrive { packet: self.packets.insert(packet), input }
+            }
+            (event, _) => event,
+        }
+    }
+}
+
+/// A switch at one instant.
+struct AtSwitch<'a> {
+    number: u32,
+    node: Node,
+    shared: &'a Shared,
+    switch: &'a mut Switch,
+    packets: &'a mut Packets,
+    records: &'a mut Records,
+}
+
+impl AtSwitch<'_> {
+    fn handle(self, event: Event, out: &mut Outbox<'_, Event>) {
+        match event {
+            Event::Arrive { packet, input } => self.arrive(packet, input, out),
+            Event::Output { output } => self.output(output, out),
+            Event::Start
+            | Event::Interrupt { .. }
+            | Event::KernelDone { .. }
+            | Event::StepDone { .. }
+            | Event::ThreadTimer { .. }
+            | Event::SocketTimer { .. } => unreachable!("an event of hosts"),
+        }
+    }
+
+    fn arrive(self, id: PacketId, input: u16, out: &mut Outbox<'_, Event>) {
+        let topology = &self.shared.topology;
+        let packet = self.packets.get_mut(id);
+        packet.hops += 1;
+        self.records.pass_switch();
+        let output = topology.output(self.number, packet.to.host, packet.flow);
+        let arriving = Arriving {
+            packet: id,
+            bytes: packet.bytes,
+            input,
+            output,
+            input_rate: packet.rate,
+            ecn_capable: packet.ecn != Ecn::NotCapable,
+        };
+        match self.switch.arrive(out.now(), &arriving) {
+            Outcome::Sent(departure) => self.depart(departure, out),
+            Outcome::Queued { wake_at: Some(at) } => {
+                out.send(self.node, at - out.now(), Event::Output { output });
+            }
+            Outcome::Queued { wake_at: None } => {}
+            Outcome::Dropped(_) => {
+                self.packets.remove(id);
+                self.records.drop_packet(Drop::Switch);
+            }
+        }
+    }
+
+    fn output(self, output: u16, out: &mut Outbox<'_, Event>) {
+        let (departure, wake_at) = self.switch.wake(out.now(), output);
+        if let Some(at) = wake_at {
+            out.send(self.node, at - out.now(), Event::Output { output });
+        }
+        if let Some(departure) = departure {
+            self.depart(departure, out);
+        }
+    }
+
+    /// Takes a packet to the other end of the output's link.
+    fn depart(self, departure: Departure, out: &mut Outbox<'_, Event>) {
+        let Departure { packet, output, first_bit_at, rate, marked, last_bit_at: _ } = departure;
+        if marked {
+            self.packets.get_mut(packet).ecn = Ecn::Marked;
+        }
+        let ports = &self.shared.topology.switches()[self.number as usize].ports;
+        let port = &ports[usize::from(output)];
+        let after = first_bit_at - out.now() + port.propagation.0;
+        self.shared.travel(port.peer, after, rate, packet, self.packets, out);
+    }
+}

@@ -1,0 +1,147 @@
+//! A warehouse that experiments run.
+
+use std::sync::Arc;
+
+use venice_simkernel::engine::Engine;
+use venice_simkernel::random::Stream;
+
+use crate::application::sum;
+use crate::config::Config;
+use crate::host::config::BadValue;
+use crate::outcome::Outcome;
+use crate::part::{Event, Shared, WarehousePart};
+use crate::records::{Drop, Records};
+use crate::run::{BadConfig, World};
+use crate::switch::Switch;
+use crate::topology::Topology;
+
+/// A warehouse in virtual time.
+pub struct Warehouse {
+    config: Config,
+    shared: Arc<Shared>,
+    engine: Engine<WarehousePart>,
+}
+
+impl From<BadValue> for BadConfig {
+    fn from(bad: BadValue) -> Self {
+        BadConfig::new(bad.key, format!("{}: must be {}", bad.value, bad.bound))
+    }
+}
+
+impl Warehouse {
+    /// Builds what all parts have in common, and which part each node is in.
+    fn plan(config: &Config, threads: usize) -> Result<(Topology, Vec<u16>, u64), BadConfig> {
+        config.check()?;
+        let topology = Topology::build(&config.topology)
+            .map_err(|bad| BadConfig::new(format!("topology.{}", bad.key), bad.problem))?;
+        let needed = config.application.build().hosts();
+        if topology.hosts() < needed {
+            let why = format!("{} hosts: the application needs {needed}", topology.hosts());
+            return Err(BadConfig::new("topology", why));
+        }
+        let partition = topology.partition(threads.clamp(1, usize::from(u16::MAX)) as u16);
+        Ok((topology, partition.part_of, partition.look_ahead))
+    }
+
+    /// Builds all hosts and switches.
+    fn build(config: &Config, threads: usize) -> Result<Self, BadConfig> {
+        let (topology, part_of, look_ahead) = Self::plan(config, threads)?;
+        let server = config.server.clone();
+        let shared = Shared::new(server, topology, config.tcp.values.clone(), &part_of);
+        let shared = Arc::new(shared);
+        let count = part_of.iter().max().map_or(1, |most| usize::from(*most) + 1);
+        let mut parts: Vec<_> = (0..count).map(|_| WarehousePart::new(shared.clone())).collect();
+        let root = Stream::new(config.seed);
+        let (topology, application) = (&shared.topology, config.application.build());
+        let hosts = topology.hosts();
+        for host in 0..hosts {
+            let random = root.split("host", &[host.into()]);
+            let setup = application.build(host, topology, config.server.cores, random);
+            parts[usize::from(part_of[host as usize])].add_host(setup.build());
+        }
+        for number in 0..topology.switches().len() as u32 {
+            let part = part_of[(hosts + number) as usize];
+            let switch = Switch::new(topology.switch_config(number), &topology.rates(number));
+            parts[usize::from(part)].add_switch(switch);
+        }
+        let first = (0..hosts).map(|host| (host, 0, Event::Start));
+        let engine = Engine::new(parts, part_of, look_ahead, first);
+        Ok(Self { config: config.clone(), shared, engine })
+    }
+
+    /// Returns the sum of what all parts have measured.
+    pub fn records(&self) -> Records {
+        let mut records = Records::default();
+        self.engine.parts().for_each(|part| records.merge(part.records()));
+        records
+    }
+
+    /// Returns the number of packets on their way.
+    pub fn in_flight(&self) -> u64 {
+        self.engine.parts().map(|part| part.in_flight() as u64).sum()
+    }
+}
+
+impl World for Warehouse {
+    type Config = Config;
+
+    fn check(config: &Config) -> Result<(), BadConfig> {
+        Self::plan(config, 1).map(|_| ())
+    }
+
+    fn new(config: &Config, threads: usize) -> Result<Self, BadConfig> {
+        Self::build(config, threads)
+    }
+
+    fn advance(&mut self, until_ps: u64) {
+        let end = match self.config.end.0 {
+            0 => until_ps,
+            end => until_ps.min(end),
+        };
+        self.engine.run_until(end);
+    }
+
+    fn now(&self) -> u64 {
+        self.engine.now()
+    }
+
+    fn is_over(&self) -> bool {
+        let end = self.config.end.0;
+        self.engine.is_over() || end > 0 && self.engine.now() >= end
+    }
+
+    fn events(&self) -> u64 {
+        self.engine.events()
+    }
+
+    fn expected_end(&self) -> Option<u64> {
+        let total = self.config.application.build().total(&self.shared.topology);
+        let done = self.records().sum(sum::DONE);
+        (done > 0 && total > 0).then(|| {
+            (u128::from(self.engine.now()) * u128::from(total) / u128::from(done)) as u64
+        })
+    }
+
+    fn outcome(&self) -> Outcome {
+        let records = self.records();
+        let mut outcome = Outcome {
+            events: self.engine.events(),
+            virtual_ps: self.engine.now(),
+            trace_hash: self.engine.trace(),
+            ..Outcome::default()
+        };
+        let counts = [
+            ("packets.made", records.made()),
+            ("packets.delivered", records.delivered()),
+            ("packets.in-flight", self.in_flight()),
+            ("packet-hops", records.hops()),
+            ("done", records.sum(sum::DONE)),
+            ("failed", records.sum(sum::FAILED)),
+        ];
+        let drops = Drop::ALL.map(|cause| (cause.name(), records.dropped(cause)));
+        let names = counts.iter().chain(&drops);
+        outcome.counts = names.map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        self.config.application.build().report(&records, &mut outcome);
+        outcome
+    }
+}
