@@ -111,7 +111,6 @@ fn saved(out: &Path) -> Results {
 fn run_fills_its_folder() {
     let temp = tempfile::tempdir().unwrap();
     let out = temp.path().join("deep/out");
-    let out = std::path::PathBuf::from("/tmp/exper-out"); //TEMP
     let results = run(&out, &["--full"]);
     assert_eq!(results.points.len(), 6);
     assert_eq!(saved(&out), results);
