@@ -119,6 +119,8 @@ struct Running<P: Part> {
     #[serde(skip, default = "Vec::new")]
     others: Vec<Vec<Placed<P::Event>>>,
     events: u64,
+    /// Time of the last event.
+    last: u64,
 }
 
 /// What the threads share: the time of each part's next event, and its messages.
@@ -149,6 +151,7 @@ impl<P: Part> Engine<P> {
             traces: vec![0; part_of.len()],
             others: Vec::new(),
             events: 0,
+            last: 0,
         });
         let mut running: Vec<Running<P>> = running.collect();
         for (node, at, event) in first {
@@ -179,6 +182,11 @@ impl<P: Part> Engine<P> {
     /// Returns the time until which it ran.
     pub fn now(&self) -> u64 {
         self.now
+    }
+
+    /// Returns the time of the last event handled, which does not depend on where it stopped.
+    pub fn last_event(&self) -> u64 {
+        self.running.iter().map(|one| one.last).max().unwrap_or(0)
     }
 
     /// Returns the number of events handled.
@@ -273,6 +281,7 @@ impl<P: Part> Running<P> {
     fn run_until(&mut self, end: u64, part_of: &[u16], look_ahead: u64) {
         while let Some((now, rank, (node, event))) = self.queue.pop_ranked_before(end) {
             self.events += 1;
+            self.last = now;
             let digest = self.part.digest(&event);
             let trace = &mut self.traces[node as usize];
             *trace = mix(trace.rotate_left(23) ^ mix(now ^ rank.rotate_left(32)) ^ digest);
@@ -394,7 +403,7 @@ mod tests {
         }
         let mut engine = Engine::new(vec![Still, Still], vec![0, 1], 1, [(0, 5, ()), (1, 9, ())]);
         engine.run_until(u64::MAX);
-        assert_eq!((engine.events(), engine.is_over()), (2, true));
+        assert_eq!((engine.events(), engine.is_over(), engine.last_event()), (2, true, 9));
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl World for Warehouse {
         let records = self.records();
         let mut outcome = Outcome {
             events: self.engine.events(),
-            virtual_ps: self.engine.now(),
+            virtual_ps: self.engine.last_event(),
             trace_hash: self.engine.trace(),
             ..Outcome::default()
         };

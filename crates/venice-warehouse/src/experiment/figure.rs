@@ -18,7 +18,7 @@ pub struct Figure {
     pub name: String,
     /// Its title.
     pub title: String,
-    /// What it draws.
+    /// Its form.
     pub kind: FigureKind,
     /// The sweep along the x axis; only for lines.
     #[serde(skip_serializing_if = "String::is_empty")]

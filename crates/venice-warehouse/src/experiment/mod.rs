@@ -93,12 +93,12 @@ pub struct Experiment {
     /// The experiment that it changes; used by files of users.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
-    /// What it sets of the world's configuration.
+    /// Keys of the world's configuration that it sets.
     pub config: Table,
     /// Changes of the small variant.
     #[serde(skip_serializing_if = "Quick::is_empty")]
     pub quick: Quick,
-    /// What varies between its points.
+    /// Keys that differ between its points.
     #[serde(rename = "sweep", skip_serializing_if = "Vec::is_empty")]
     pub sweeps: Vec<Sweep>,
     /// Its figures.
@@ -156,7 +156,7 @@ impl Experiment {
     }
 
     /// Lays a user's experiment on this one: texts and keys replace, a sweep replaces that of its
-    /// name, figures and findings are added.
+    /// name, figures replace all figures, findings all findings.
     ///
     /// # Errors
     /// If the result is inconsistent.
@@ -178,8 +178,12 @@ impl Experiment {
                 None => self.sweeps.push(sweep),
             }
         }
-        self.figures.extend(over.figures);
-        self.findings.extend(over.findings);
+        if !over.figures.is_empty() {
+            self.figures = over.figures;
+        }
+        if !over.findings.is_empty() {
+            self.findings = over.findings;
+        }
         self.check()
     }
 

@@ -53,7 +53,7 @@ pub struct Host {
 pub struct PointResult {
     /// Its place on each sweep.
     pub coordinates: Vec<Coordinate>,
-    /// How far it came.
+    /// Its state at the end of the run.
     pub state: State,
     /// Seconds that it took on the machine.
     pub wall_s: f64,
@@ -61,7 +61,7 @@ pub struct PointResult {
     pub outcome: Option<Outcome>,
 }
 
-/// How far a point came.
+/// The end of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {

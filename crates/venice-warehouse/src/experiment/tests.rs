@@ -205,7 +205,7 @@ fn layers_change_experiment() {
     assert_eq!(wrong, "figure 1: seed varies: name it in x, series or at");
     experiment.figures.clear();
     experiment.lay(over).unwrap();
-    assert_eq!((&*experiment.name, experiment.findings.len()), ("mine", 3));
+    assert_eq!((&*experiment.name, experiment.findings.len()), ("mine", 1));
     assert_eq!(experiment.points::<Still>().unwrap().len(), 4);
     let wrong = experiment.sweep("cpu.clock", vec!["1GHz".into()]).unwrap_err().to_string();
     assert_eq!(wrong, "sweep 4: cpu.clock is set by the variants of client too");

@@ -39,6 +39,7 @@ mod rack_life;
 mod service_hosts;
 mod several_monitors;
 mod simulated_racks;
+mod simulated_warehouse;
 mod strangers;
 mod swap;
 mod swap_in_guest;

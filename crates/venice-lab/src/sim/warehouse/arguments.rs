@@ -87,7 +87,7 @@ pub struct CompareArgs {
     /// Folder of the second run
     #[arg(value_name = "DIR")]
     pub second: PathBuf,
-    /// Print equal figures too
+    /// Print equal figures and every percentile too
     #[arg(long)]
     pub all: bool,
     /// Print the comparison as JSON

@@ -7,6 +7,9 @@ use venice_warehouse::experiment::{PointResult, Results, keys};
 
 use super::numbers::number;
 
+/// Parts of a histogram that only a full list has.
+const MINOR: [&str; 5] = [".p90", ".p95", ".p99_9", ".p99_99", ".count"];
+
 /// Two runs side by side.
 #[derive(Debug, Serialize)]
 pub(super) struct Comparison {
@@ -24,7 +27,7 @@ pub(super) struct Comparison {
     points: usize,
 }
 
-/// What was set differently.
+/// A setting that differs.
 #[derive(Debug, Serialize)]
 struct Setting {
     key: String,
@@ -82,7 +85,7 @@ impl Comparison {
         }
     }
 
-    /// Renders it; with `all`, equal figures too.
+    /// Renders it; with `all`, equal figures and every percentile too.
     pub(super) fn text(&self, all: bool) -> String {
         let [first, second] = &self.experiments;
         let mut parts = vec![format!("{first} and {second}")];
@@ -94,7 +97,8 @@ impl Comparison {
         }
         let is_equal = |pair: &&Pair| pair.first == pair.second;
         let equal = self.figures.iter().filter(is_equal).count();
-        let shown = self.figures.iter().filter(|pair| all || !is_equal(pair));
+        let is_minor = |pair: &&Pair| MINOR.iter().any(|part| pair.figure.ends_with(part));
+        let shown = self.figures.iter().filter(|pair| all || !is_equal(pair) && !is_minor(pair));
         let row = |pair: &Pair| {
             let ratio = pair.ratio.map_or("–".to_owned(), number);
             let values = [number(pair.first), number(pair.second), ratio];

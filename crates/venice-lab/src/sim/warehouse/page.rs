@@ -274,7 +274,7 @@ mod tests {
         for wanted in [
             "SERVERS STATE GOODPUT MB/S PAPER EVENTS TOOK",
             "8 done 300 400.5 1000 1.5 s",
-            "16 not run – – – –",
+            "1 of 3 points not run",
             "not run It recovers. missing goodput{servers=16}: not run, or no such figure, at \
              servers=16",
             "1 of 2 findings hold, 1 not run",

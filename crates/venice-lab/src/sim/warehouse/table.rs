@@ -2,7 +2,7 @@
 
 use venice_cli::terminal::{self, Align};
 use venice_warehouse::experiment::{
-    Experiment, Expression, Figure, FigureKind, JudgedFinding, PointResult, Results, Verdict,
+    Experiment, Expression, Figure, FigureKind, JudgedFinding, PointResult, Results, State, Verdict,
 };
 
 use super::numbers::{number, with_unit};
@@ -116,8 +116,11 @@ pub(super) fn points(
 /// Returns the numbers of a finding in a line: both sides of each comparison, and the figures.
 pub(super) fn numbers(finding: &JudgedFinding) -> String {
     let numbers = &finding.numbers;
-    if finding.verdict == Verdict::NotRun {
-        return format!("missing {}", numbers.missing.join("; "));
+    if let (Verdict::NotRun, Some(first)) = (finding.verdict, numbers.missing.first()) {
+        return match numbers.missing.len() {
+            1 => format!("missing {first}"),
+            more => format!("missing {first}; and {} more", more - 1),
+        };
     }
     let sides = numbers
         .comparisons
@@ -155,11 +158,17 @@ pub(super) fn summary(experiment: &Experiment, results: &Results) -> String {
     };
     let quick = if results.quick { ", small variant" } else { "" };
     let title = format!("{}: {}{paper}{quick}", experiment.name, experiment.title);
-    let (head, texts, rows) = points(experiment, results);
+    let (head, texts, mut rows) = points(experiment, results);
+    let mut states = results.points.iter().map(|point| point.state);
+    rows.retain(|_| states.next() != Some(State::NotRun));
+    let left_out = results.points.len() - rows.len();
     let align = |at| if at < texts { Align::Left } else { Align::Right };
     let columns: Vec<(&str, Align)> =
         head.iter().enumerate().map(|(at, title)| (&**title, align(at))).collect();
     let mut parts = vec![title, terminal::table(&columns, rows)];
+    if left_out > 0 {
+        parts.push(format!("{left_out} of {} points not run", results.points.len()));
+    }
     if !results.findings.is_empty() {
         let row = |finding: &JudgedFinding| {
             vec![finding.verdict.words().to_owned(), finding.claim.clone(), numbers(finding)]

@@ -47,7 +47,6 @@ struct Server {
     random: Stream,
     waiting: VecDeque<u64>,
     arrived: u64,
-    last: u64,
     times: Histogram<u64>,
     lengths: Vec<(f64, f64)>,
 }
@@ -71,7 +70,6 @@ impl Part for Server {
 
     fn handle(&mut self, node: Node, event: Event, out: &mut Outbox<'_, Event>) {
         let service = self.config.service_ns as f64;
-        self.last = out.now();
         match event {
             Event::Arrival => {
                 self.arrived += 1;
@@ -131,7 +129,6 @@ impl World for Queue {
             random: Stream::new(config.seed),
             waiting: VecDeque::new(),
             arrived: 0,
-            last: 0,
             times: Histogram::new(3).unwrap(),
             lengths: Vec::new(),
         };
@@ -171,7 +168,7 @@ impl World for Queue {
             }],
             counts: [("served".to_owned(), server.times.len())].into(),
             events: self.engine.events(),
-            virtual_ps: server.last,
+            virtual_ps: self.engine.last_event(),
             trace_hash: self.engine.trace(),
             ..Outcome::default()
         }
