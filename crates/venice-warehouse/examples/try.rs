@@ -19,5 +19,10 @@ fn main() {
         let (value, unit) = outcome.value(&name).unwrap();
         println!("{name:28} {value:.3} {unit}");
     }
-    println!("{:.2} s, {:.2} M events/s trace {:x}", took, world.events() as f64 / took / 1e6, outcome.trace_hash);
+    println!(
+        "{:.2} s, {:.2} M events/s trace {:x}",
+        took,
+        world.events() as f64 / took / 1e6,
+        outcome.trace_hash
+    );
 }

@@ -77,10 +77,16 @@ pub struct Shared {
 
 impl Shared {
     /// Makes what the parts of a world have in common. `part_of` has the part of each node.
-    pub fn new(server: Server, topology: Topology, tcp: venice_tcp::Config, part_of: &[u16]) -> Self {
+    pub fn new(
+        server: Server,
+        topology: Topology,
+        tcp: venice_tcp::Config,
+        part_of: &[u16],
+    ) -> Self {
         let cycles = server.cycles_per_instruction * 1024.0;
         let ps_per_1024 = (cycles * 1e12 / server.frequency.0 as f64).round() as u64;
-        let mut counts = vec![(0, 0); part_of.iter().max().map_or(0, |most| usize::from(*most) + 1)];
+        let mut counts =
+            vec![(0, 0); part_of.iter().max().map_or(0, |most| usize::from(*most) + 1)];
         let hosts = topology.hosts() as usize;
         let place = |(node, part): (usize, &u16)| {
             let (hosts_before, switches_before) = &mut counts[usize::from(*part)];
@@ -195,7 +201,8 @@ impl Part for WarehousePart {
         let place = shared.places[node as usize] as usize;
         let Some(number) = node.checked_sub(shared.topology.hosts()) else {
             let now = out.now();
-            let mut cx = Cx { host: node, now, charged: 0, core: None, packets, out, records, shared };
+            let mut cx =
+                Cx { host: node, now, charged: 0, core: None, packets, out, records, shared };
             return hosts[place].handle(event, &mut cx);
         };
         let switch = &mut switches[place];

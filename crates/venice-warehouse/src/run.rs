@@ -1,7 +1,7 @@
 //! Runs of simulated worlds, as experiments drive them.
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use crate::outcome::Outcome;
 
@@ -60,54 +60,4 @@ pub trait World: Sized {
     /// Returns the results so far. Its virtual time is that of the last event, which does not depend
     /// on where [`World::advance`] stopped.
     fn outcome(&self) -> Outcome;
-}
-
-/// The warehouse.
-#[derive(Debug)]
-pub struct Run {
-    now: u64,
-}
-
-/// All that can be set of the warehouse.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Config {
-    /// Seed of all random numbers.
-    pub seed: u64,
-}
-
-impl World for Run {
-    type Config = Config;
-
-    fn check(_: &Config) -> Result<(), BadConfig> {
-        Ok(())
-    }
-
-    fn new(config: &Config, _: usize) -> Result<Self, BadConfig> {
-        Self::check(config).map(|()| Self { now: 0 })
-    }
-
-    fn advance(&mut self, until_ps: u64) {
-        self.now = until_ps;
-    }
-
-    fn now(&self) -> u64 {
-        self.now
-    }
-
-    fn is_over(&self) -> bool {
-        true
-    }
-
-    fn events(&self) -> u64 {
-        0
-    }
-
-    fn expected_end(&self) -> Option<u64> {
-        None
-    }
-
-    fn outcome(&self) -> Outcome {
-        Outcome { virtual_ps: self.now, ..Outcome::default() }
-    }
 }

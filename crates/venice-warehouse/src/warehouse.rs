@@ -117,9 +117,8 @@ impl World for Warehouse {
     fn expected_end(&self) -> Option<u64> {
         let total = self.config.application.build().total(&self.shared.topology);
         let done = self.records().sum(sum::DONE);
-        (done > 0 && total > 0).then(|| {
-            (u128::from(self.engine.now()) * u128::from(total) / u128::from(done)) as u64
-        })
+        (done > 0 && total > 0)
+            .then(|| (u128::from(self.engine.now()) * u128::from(total) / u128::from(done)) as u64)
     }
 
     fn outcome(&self) -> Outcome {

@@ -179,7 +179,7 @@ fn saved_points(out: &Path) -> usize {
 #[test]
 fn report_is_self_contained() {
     let temp = tempfile::tempdir().unwrap();
-    run(temp.path(), &["--set service_ns=2000"]);
+    run(temp.path(), &["--set customers=2000"]);
     let page = fs::read_to_string(temp.path().join(REPORT)).unwrap();
     for part in [
         "Queue with one server &lt;M/M/1&gt;",
@@ -188,7 +188,7 @@ fn report_is_self_contained() {
         "does not hold",
         "The tail is &lt;shorter&gt;",
         "theory: 1 / (1 - load)",
-        "venice sim run queue --set service_ns=2000 --quick",
+        "venice sim run queue --set customers=2000 --quick",
         "sweep load",
         env!("CARGO_PKG_VERSION"),
         "seed 3",

@@ -116,7 +116,10 @@ impl Resume for EchoClient {
         let Self { socket, server: host, to, bytes, .. } = *self;
         match returned {
             Return::Done => {
-                return Step::after(100, Call::Receive { socket, most: u32::MAX, wait: Wait::Block });
+                return Step::after(
+                    100,
+                    Call::Receive { socket, most: u32::MAX, wait: Wait::Block },
+                );
             }
             Return::Received { .. } => {
                 environment.records.latency(0, environment.now - self.sent_at);

@@ -7,9 +7,7 @@ use venice_simkernel::units::Bytes;
 use super::{Build, Environment, Resume, latencies, sum};
 use crate::host::Setup;
 use crate::host::config::BadValue;
-use crate::host::thread::{
-    AcceptCall, Call, EpollId, LockId, Return, SocketId, Step, Wait,
-};
+use crate::host::thread::{AcceptCall, Call, EpollId, LockId, Return, SocketId, Step, Wait};
 use crate::outcome::{Metric, Outcome};
 use crate::packet::Host;
 use crate::records::Records;
@@ -190,7 +188,16 @@ pub struct IncastThread {
 
 impl IncastThread {
     fn new(config: Incast, server: Host, barrier: LockId) -> Self {
-        Self { config, server, barrier, socket: None, iteration: 0, left: 0, began: 0, is_over: false }
+        Self {
+            config,
+            server,
+            barrier,
+            socket: None,
+            iteration: 0,
+            left: 0,
+            began: 0,
+            is_over: false,
+        }
     }
 
     fn is_first(&self) -> bool {
@@ -354,9 +361,11 @@ impl Resume for IncastEpoll {
                 self.next_ready()
             }
             Return::Closed => Step::after(0, Call::Exit),
-            Return::Started | Return::TimedOut | Return::Done | Return::Socket(_) | Return::WouldBlock => {
-                self.next_ready()
-            }
+            Return::Started
+            | Return::TimedOut
+            | Return::Done
+            | Return::Socket(_)
+            | Return::WouldBlock => self.next_ready(),
         }
     }
 }

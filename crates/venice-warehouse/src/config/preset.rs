@@ -47,7 +47,9 @@ impl<'de, T: Presets> Deserialize<'de> for Preset<T> {
         let name = match changes.remove("preset") {
             None => T::PRESETS[0].0.to_owned(),
             Some(toml::Value::String(name)) => name,
-            Some(other) => return Err(D::Error::custom(format!("preset = {other}: expected a name"))),
+            Some(other) => {
+                return Err(D::Error::custom(format!("preset = {other}: expected a name")));
+            }
         };
         let preset = Self::named(&name).ok_or_else(|| {
             let known: Vec<&str> = T::PRESETS.iter().map(|(name, _)| *name).collect();

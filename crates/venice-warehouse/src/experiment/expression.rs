@@ -13,8 +13,9 @@
 //! value      = any text without , and }; quotes around it are dropped
 //! ```
 //!
-//! A name has letters, digits, `_` and dots, and begins with a letter. A figure is that of the one
-//! point with these coordinates; inside `min`, `max` and `mean`, of all points with them.
+//! A name has letters, digits, `_`, dots, and hyphens before a letter, and begins with a letter: `a-b` is
+//! a name, `a - b` a difference. A figure is that of the one point with these coordinates; inside
+//! `min`, `max` and `mean`, of all points with them.
 
 use serde::{Deserialize, Serialize};
 
@@ -432,7 +433,7 @@ impl<'a> Parser<'a> {
 
     fn named(&mut self) -> Result<Sum, ExpressionError> {
         let start = self.at;
-        let name = self.word(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.');
+        let name = self.name();
         if ["and", "or"].contains(&name) {
             return Err(ExpressionError {
                 column: start + 1,
@@ -509,6 +510,19 @@ impl<'a> Parser<'a> {
         let end = rest.find(|c| !is_in(c)).unwrap_or(rest.len());
         self.at += end;
         &rest[..end]
+    }
+
+    /// Takes a name; a hyphen is of it if a letter follows.
+    fn name(&mut self) -> &'a str {
+        let start = self.at;
+        loop {
+            self.word(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.');
+            let after = self.text[self.at..].strip_prefix('-');
+            if !after.is_some_and(|after| after.starts_with(|c: char| c.is_ascii_alphabetic())) {
+                return &self.text[start..self.at];
+            }
+            self.at += 1;
+        }
     }
 
     fn skip_blanks(&mut self) {

@@ -87,26 +87,50 @@ where
     }
 }
 
+/// Finds the key of an error. serde knows the way to it, but not into tables that differ by a choice:
+/// there it is the key without which the rest can be read.
 fn unreadable<C>(table: &Table, error: &toml::de::Error) -> ExperimentError
 where
-    C: Default + Serialize,
+    C: Serialize + DeserializeOwned,
 {
     let text = error.to_string();
-    let (why, place) = text.split_once("\nin `").unwrap_or((&text, ""));
-    let place = place.trim_end().trim_end_matches('`');
-    let why = why.trim_end();
-    let field = why.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'));
-    match (field, place) {
-        (Some((field, _)), _) => {
-            let key = if place.is_empty() { field.to_owned() } else { format!("{place}.{field}") };
-            let all = Table::try_from(C::default()).unwrap_or_else(|_| table.clone());
-            unknown_key(&key, &all)
+    let (mut why, mut place) = (Vec::new(), Vec::new());
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        match line.strip_prefix("in `").and_then(|line| line.strip_suffix('`')) {
+            Some(part) => place.insert(0, part),
+            None => why.push(line),
         }
-        (None, "") => ExperimentError::Config(why.to_owned()),
-        (None, key) => {
-            let set = get(table, key).map(|value| format!("{value}: ")).unwrap_or_default();
-            ExperimentError::Key { key: key.to_owned(), why: format!("{set}{why}") }
+    }
+    let (why, place) = (why.join(" "), place.join("."));
+    let repaired = leaves(table).into_iter().find_map(|(key, value)| {
+        let mut rest = table.clone();
+        remove(&mut rest, &key);
+        let config = key.starts_with(&place).then(|| Value::Table(rest).try_into::<C>().ok())??;
+        Some((key, value, config))
+    });
+    if why.starts_with("unknown field") {
+        let all = repaired.as_ref().and_then(|(_, _, config)| Table::try_from(config).ok());
+        let field = why.split('`').nth(1).unwrap_or_default();
+        let key = if place.is_empty() { field.to_owned() } else { format!("{place}.{field}") };
+        let key = repaired.map_or(key, |(key, ..)| key);
+        return unknown_key(&key, &all.unwrap_or_default());
+    }
+    match repaired {
+        Some((key, value, _)) => ExperimentError::Key { key, why: format!("{value}: {why}") },
+        None if place.is_empty() => ExperimentError::Config(why),
+        None => ExperimentError::Key { key: place, why },
+    }
+}
+
+/// Removes a key that is there.
+fn remove(table: &mut Table, key: &str) {
+    match key.split_once('.') {
+        Some((first, rest)) => {
+            if let Some(Value::Table(inner)) = table.get_mut(first) {
+                remove(inner, rest);
+            }
         }
+        None => drop(table.remove(key)),
     }
 }
 
@@ -241,6 +265,54 @@ mod tests {
         for key in ["", ".", "a..b", "a b", "a=b"] {
             assert!(set(&mut base, key, value_of("1")).is_err(), "{key}");
         }
+    }
+
+    /// A configuration with a choice, below which serde does not know the way.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(tag = "kind", rename_all = "kebab-case")]
+    enum Topology {
+        Single(Ports),
+        Tree { racks: Ports },
+    }
+
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Ports {
+        ports: u8,
+        limit: u8,
+    }
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct World {
+        topology: Topology,
+    }
+
+    impl Default for World {
+        fn default() -> Self {
+            Self { topology: Topology::Single(Ports::default()) }
+        }
+    }
+
+    #[test]
+    fn errors_below_choice_name_key() {
+        let error = |text: &str| read::<World>(&table(text)).unwrap_err().to_string();
+        let tree = "[topology]\nkind = 'tree'\nracks.limit = 4\n";
+        for (more, wanted) in [
+            (
+                "racks.prots = 1",
+                "unknown key topology.racks.prots: the nearest is topology.racks.ports",
+            ),
+            (
+                "racks.ports = 300",
+                "topology.racks.ports: 300: invalid value: integer `300`, expected u8",
+            ),
+        ] {
+            assert_eq!(error(&format!("{tree}{more}")), wanted);
+        }
+        let wrong = error("[topology]\nkind = 'ring'");
+        assert!(wrong.starts_with("topology: unknown variant `ring`"), "{wrong}");
+        assert!(error("kind = 'tree'").starts_with("unknown key kind"));
     }
 
     #[test]

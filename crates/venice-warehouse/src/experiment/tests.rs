@@ -367,7 +367,7 @@ impl expression::Source for Tens {
 
     fn value(&self, point: usize, figure: &str) -> Option<(f64, &str)> {
         let n = self.0[point][0].text().parse::<f64>().unwrap();
-        (figure == "f").then_some((10.0 * n, "us"))
+        ["f", "drops.receive-ring"].contains(&figure).then_some((10.0 * n, "us"))
     }
 }
 
@@ -390,6 +390,8 @@ fn expressions_follow_arithmetic() {
         ("1 > 2 or 2 > 3 or 3 > 4", false),
         ("1 > 2 and 2 > 1 or 3 > 2", true),
         ("max(f) - min(f) > 19.5", true),
+        ("max(drops.receive-ring)-1 > 28.9", true),
+        ("drops.receive-ring{n=1}-f{n=1} >= 0", true),
         ("mean(f) <= 20", true),
         ("max(f{n=2} + 1) < 21.5", true),
         ("abs(f{n='1'} / f{n=3.0} - 0.33) < 0.01", true),

@@ -133,7 +133,12 @@ impl Server {
 impl Nic {
     fn check(&self, cores: u16) -> Result<(), BadValue> {
         let is_ring = |size: u32| (1..=1 << 20).contains(&size);
-        BadValue::unless(is_ring(self.receive_ring), "receive-ring", self.receive_ring, "1 to 2^20")?;
+        BadValue::unless(
+            is_ring(self.receive_ring),
+            "receive-ring",
+            self.receive_ring,
+            "1 to 2^20",
+        )?;
         BadValue::unless(is_ring(self.send_queue), "send-queue", self.send_queue, "1 to 2^20")?;
         BadValue::unless(is_ring(self.poll_budget), "poll-budget", self.poll_budget, "1 to 2^20")?;
         for (key, time) in [

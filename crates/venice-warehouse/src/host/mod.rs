@@ -25,8 +25,8 @@ use self::socket::{Epoll, Kind, Listener, Socket, Udp};
 use self::thread::{Call, EpollId, SocketId, State, Thread, ThreadId};
 use crate::application::Program;
 use crate::packet::{Body, Endpoint, Host as HostId, LISTENING, Packet, PacketId, Packets};
-use crate::records::{Drop, Records};
 use crate::part::{Event, Shared};
+use crate::records::{Drop, Records};
 
 /// A server.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -144,7 +144,9 @@ impl Host {
         }
         self.cores[usize::from(core)].free_at = cx.time();
         self.yield_core(core, cx);
-        let Some(thread) = self.cores[usize::from(core)].thread else { return self.go_on(core, cx) };
+        let Some(thread) = self.cores[usize::from(core)].thread else {
+            return self.go_on(core, cx);
+        };
         let State::Ready { left } = self.threads[usize::from(thread)].state else {
             panic!("a thread that runs is ready");
         };
@@ -166,7 +168,8 @@ impl Host {
         };
         let step = state.program.resume(returned, &mut environment);
         state.call = step.call;
-        let left = cx.shared.time_of(step.instructions.saturating_add(cx.shared.price_of(step.call)));
+        let left =
+            cx.shared.time_of(step.instructions.saturating_add(cx.shared.price_of(step.call)));
         state.state = State::Ready { left };
     }
 

@@ -221,7 +221,10 @@ impl Host {
             Some(owner) if owner == thread => {}
             Some(_) => {
                 state.waiting.push_back(thread);
-                cx.charge(cx.shared.server.kernel.values.system_call + cx.shared.server.kernel.values.futex);
+                cx.charge(
+                    cx.shared.server.kernel.values.system_call
+                        + cx.shared.server.kernel.values.futex,
+                );
                 return self.sleep(thread);
             }
         }
@@ -233,7 +236,9 @@ impl Host {
         let state = &mut self.locks[usize::from(lock)];
         state.owner = state.waiting.pop_front();
         if let Some(next) = state.owner {
-            cx.charge(cx.shared.server.kernel.values.system_call + cx.shared.server.kernel.values.futex);
+            cx.charge(
+                cx.shared.server.kernel.values.system_call + cx.shared.server.kernel.values.futex,
+            );
             self.wake(next, cx);
         }
         Some(Return::Done)

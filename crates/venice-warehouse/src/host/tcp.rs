@@ -108,7 +108,8 @@ impl Host {
         }
         let first = self.first_sequence(cx);
         let connection = Connection::accept(first, &cx.shared.tcp, segment)?;
-        let socket = self.open_socket(Kind::Tcp(Box::new(Tcp::new(connection, from, Some(listener)))));
+        let socket =
+            self.open_socket(Kind::Tcp(Box::new(Tcp::new(connection, from, Some(listener)))));
         if let Kind::Listener(state) = &mut self.sockets[listener as usize].kind {
             state.opening.push((from, socket));
         }

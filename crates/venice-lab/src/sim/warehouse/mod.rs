@@ -18,7 +18,7 @@ use venice_cli::failure::{self, EXIT_FAILURE};
 use venice_cli::terminal;
 use venice_measure::interrupt;
 use venice_warehouse::experiment::{ExperimentError, SHIPPED};
-use venice_warehouse::run::Run;
+use venice_warehouse::warehouse::Warehouse;
 
 pub use arguments::{CompareArgs, Layers, ListArgs, ReportArgs, RunArgs, ShowArgs};
 pub use folder::REPORT;
@@ -74,18 +74,19 @@ Writes the page anew from results.json: one file without references to others.";
 
 /// Runs `venice sim list` on the experiments that come with Venice.
 pub fn list(args: &ListArgs) -> anyhow::Result<i32> {
-    show::list::<Run>(args, SHIPPED)
+    show::list::<Warehouse>(args, SHIPPED)
 }
 
 /// Runs `venice sim show`.
 pub fn show(args: &ShowArgs) -> anyhow::Result<i32> {
-    show::show::<Run>(args, SHIPPED)
+    show::show::<Warehouse>(args, SHIPPED)
 }
 
 /// Runs `venice sim run`.
 pub fn run(args: &RunArgs) -> anyhow::Result<i32> {
     interrupt::catch_signals()?;
-    let (folder, results) = run_experiment::<Run>(args, SHIPPED, &|| interrupt::check().is_err())?;
+    let (folder, results) =
+        run_experiment::<Warehouse>(args, SHIPPED, &|| interrupt::check().is_err())?;
     match args.json {
         true => terminal::say_json(&results)?,
         false => terminal::say(table::summary(&results.experiment()?, &results))?,

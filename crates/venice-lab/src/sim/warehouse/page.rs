@@ -166,3 +166,121 @@ fn reproduction(results: &Results) -> String {
     let lines = lines.map(|line| paragraph(&line)).concat();
     format!("<h2>Repeat it</h2>\n<pre>{command}</pre>\n{lines}")
 }
+
+#[cfg(test)]
+mod tests {
+    use venice_warehouse::experiment::{Host, PointResult, State};
+    use venice_warehouse::outcome::{Metric, Outcome};
+
+    use super::super::{figures, table};
+    use super::*;
+    use crate::plot::xml;
+
+    const EXPERIMENT: &str = r#"
+        name = "incast"
+        title = "Incast <b> & 'more'"
+        paper = "section 4.1"
+        description = "One.\n\nTwo & three."
+        [config]
+        seed = 7
+        text = "</pre><script>"
+        [[sweep]]
+        key = "app.servers"
+        values = [1, 8, 16]
+        [[figure]]
+        name = "6a"
+        title = "Goodput > 0"
+        x = "servers"
+        y = "goodput"
+        [[figure.paper]]
+        label = "DIABLO"
+        of = ""
+        source = "figure 6a, <read off>"
+        points = [[1, 800], [8, 400.5]]
+        [[finding]]
+        claim = "It collapses."
+        holds = "goodput{servers=8} < 0.5 * goodput{servers=1}"
+        [[finding]]
+        claim = "It recovers."
+        holds = "goodput{servers=16} > goodput{servers=8}"
+    "#;
+
+    /// Two points that were run, and one that was not.
+    fn results() -> (Experiment, Results) {
+        let experiment = Experiment::from_toml(EXPERIMENT).unwrap();
+        let point = |servers: i64, goodput: Option<f64>| PointResult {
+            coordinates: vec![venice_warehouse::experiment::Coordinate {
+                name: "servers".into(),
+                value: servers.into(),
+            }],
+            state: if goodput.is_some() { State::Done } else { State::NotRun },
+            wall_s: 1.5,
+            outcome: goodput.map(|goodput| Outcome {
+                metrics: vec![Metric::new("goodput", goodput, "Mb/s")],
+                counts: [("drops.<full>".to_owned(), 3)].into(),
+                events: 1000,
+                ..Outcome::default()
+            }),
+        };
+        let mut results = Results {
+            name: experiment.name.clone(),
+            experiment: experiment.to_toml(),
+            version: "1.2.3".into(),
+            seed: 7,
+            command: "venice sim run 'a&b.toml'".into(),
+            host: Host { machine: "a <machine>".into(), threads: 2 },
+            config: experiment.config.clone(),
+            points: vec![point(1, Some(900.0)), point(8, Some(300.0)), point(16, None)],
+            ..Results::default()
+        };
+        results.judge(&experiment);
+        (experiment, results)
+    }
+
+    #[test]
+    fn page_is_well_formed() {
+        let (experiment, results) = results();
+        let plots = figures::plots(&experiment, &results).unwrap();
+        let page = html(&experiment, &results, &plots);
+        let texts = xml::texts(&page).unwrap_or_else(|wrong| panic!("{wrong}\n{page}"));
+        for wanted in [
+            "incast: Incast <b> & 'more'",
+            "Two & three.",
+            "holds",
+            "not run",
+            "300 < 450; goodput{servers=8} = 300 Mb/s, goodput{servers=1} = 900 Mb/s",
+            "Goodput > 0",
+            "DIABLO, paper",
+            "DIABLO: figure 6a, <read off>",
+            "400.5",
+            "drops.<full>",
+            "</pre><script>",
+            "sweep servers",
+            "venice sim run 'a&b.toml'",
+            "Venice 1.2.3, seed 7.",
+            "a <machine>; 2 threads a point.",
+        ] {
+            assert!(texts.iter().any(|text| text == wanted), "{wanted} is not in {texts:#?}");
+        }
+        assert!(!page.contains("<script>"));
+    }
+
+    #[test]
+    fn summary_has_paper_beside_ours() {
+        let (experiment, results) = results();
+        let text = table::summary(&experiment, &results);
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        for wanted in [
+            "SERVERS STATE GOODPUT MB/S PAPER EVENTS TOOK",
+            "8 done 300 400.5 1000 1.5 s",
+            "16 not run – – – –",
+            "not run It recovers. missing goodput{servers=16}: not run, or no such figure, at \
+             servers=16",
+            "1 of 2 findings hold, 1 not run",
+        ] {
+            let wanted: Vec<&str> = wanted.split_whitespace().collect();
+            assert!(lines.contains(&wanted), "{wanted:?} is not in\n{text}");
+        }
+    }
+}

@@ -171,10 +171,14 @@ impl Build for Memcached {
 
     fn report(&self, records: &Records, outcome: &mut Outcome) {
         let mut all: Option<Histogram<u64>> = None;
-        for (class, name) in ["latency.local", "latency.one_hop", "latency.two_hop"].iter().enumerate() {
+        for (class, name) in
+            ["latency.local", "latency.one_hop", "latency.two_hop"].iter().enumerate()
+        {
             latencies(name, records.latencies(class), outcome);
             if let Some(more) = records.latencies(class) {
-                *all.get_or_insert_with(|| Histogram::new(3).expect("three digits are possible")) += more;
+                *all.get_or_insert_with(|| {
+                    Histogram::new(3).expect("three digits are possible")
+                }) += more;
             }
         }
         latencies("latency", all.as_ref(), outcome);
