@@ -10,7 +10,7 @@
 //! factor     = "-" factor | number | figure | function "(" sum ")" | "(" sum ")"
 //! function   = "min" | "max" | "mean" | "abs"
 //! figure     = name [ "{" coordinate "=" value { "," coordinate "=" value } "}" ]
-//! value      = any text without , and }; quotes around it are dropped
+//! value      = text without , and }, or any text in single or double quotes
 //! ```
 //!
 //! A name has letters, digits, `_`, dots, and hyphens before a letter, and begins with a letter: `a-b` is
@@ -467,9 +467,7 @@ impl<'a> Parser<'a> {
             if name.is_empty() || !self.takes("=") {
                 return Err(self.wrong("write NAME=VALUE between { and }"));
             }
-            let value = self.word(|c| c != ',' && c != '}').trim();
-            let quotes = |quote| value.strip_prefix(quote)?.strip_suffix(quote);
-            let value = quotes('"').or_else(|| quotes('\'')).unwrap_or(value);
+            let value = self.place_value()?;
             if value.is_empty() {
                 return Err(self.wrong(format!("{name} has no value")));
             }
@@ -479,6 +477,16 @@ impl<'a> Parser<'a> {
                 return Ok(places);
             }
         }
+    }
+
+    fn place_value(&mut self) -> Result<&'a str, ExpressionError> {
+        self.skip_blanks();
+        let Some(quote @ ('\'' | '"')) = self.peek() else {
+            return Ok(self.word(|c| c != ',' && c != '}').trim_end());
+        };
+        self.at += 1;
+        let value = self.word(|c| c != quote);
+        self.closes(quote).map(|()| value)
     }
 
     fn closes(&mut self, bracket: char) -> Result<(), ExpressionError> {

@@ -1,10 +1,10 @@
 //! Figures: curves over the points of an experiment, beside the paper's.
 
 use serde::{Deserialize, Serialize};
-use toml::Table;
+use toml::{Table, Value};
 
 use super::{
-    Coordinate, Experiment, ExperimentError, PointResult, State, is_name_letter, keys, part,
+    Coordinate, Experiment, ExperimentError, PointResult, State, Sweep, is_name_letter, keys, part,
 };
 
 /// Bins of a decade in a figure of shares.
@@ -28,7 +28,7 @@ pub struct Figure {
     /// Sweeps of which each value has a curve of its own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<String>,
-    /// Values of sweeps that all curves have.
+    /// Sweeps of which only a value is drawn, or some in an array.
     #[serde(skip_serializing_if = "Table::is_empty")]
     pub at: Table,
     /// Title of the x axis; without it, the sweep's name.
@@ -113,21 +113,23 @@ impl Figure {
                 "lines need an x, the sweep along the axis; other kinds have none".into(),
             );
         }
-        let x = is_lines.then_some(&self.x);
-        let names: Vec<&String> = x.into_iter().chain(&self.series).chain(self.at.keys()).collect();
+        let axis = is_lines.then_some(&self.x);
+        let names: Vec<&String> = axis.into_iter().chain(&self.series).collect();
         for (at, name) in names.iter().enumerate() {
-            if !of.sweeps.iter().any(|sweep| sweep.name() == **name) {
-                return Err(of.no_sweep(place, name));
-            }
-            if names[..at].contains(name) {
+            if names[..at].contains(name) || axis == Some(*name) && self.at.contains_key(*name) {
                 return wrong(format!("{name} is there twice, in x, series or at"));
             }
         }
-        let loose = of
-            .sweeps
-            .iter()
-            .find(|sweep| sweep.len() > 1 && !names.iter().any(|name| **name == sweep.name()));
-        match loose {
+        for name in names.iter().copied().chain(self.at.keys()) {
+            if !of.sweeps.iter().any(|sweep| sweep.name() == *name) {
+                return Err(of.no_sweep(place, name));
+            }
+        }
+        let is_drawn = |sweep: &&Sweep| {
+            let is_one = self.at.get(sweep.name()).is_some_and(|value| !value.is_array());
+            sweep.len() == 1 || is_one || names.iter().any(|name| **name == sweep.name())
+        };
+        match of.sweeps.iter().find(|sweep| !is_drawn(sweep)) {
             Some(sweep) => wrong(format!("{} varies: name it in x, series or at", sweep.name())),
             None => Ok(()),
         }
@@ -155,16 +157,21 @@ impl Figure {
     }
 
     fn takes(&self, coordinates: &[Coordinate]) -> bool {
-        self.at.iter().all(|(name, value)| {
-            let wanted = keys::text_of(value);
-            coordinates.iter().any(|place| place.name == *name && place.is(&wanted))
+        self.at.iter().all(|(name, wanted)| {
+            let is_one = |value: &Value| {
+                coordinates.iter().any(|at| at.name == *name && at.is(&keys::text_of(value)))
+            };
+            match wanted {
+                Value::Array(values) => values.iter().any(is_one),
+                value => is_one(value),
+            }
         })
     }
 
     fn label(&self, coordinates: &[Coordinate]) -> String {
         let named = |name: &String| coordinates.iter().find(|place| place.name == *name);
         let text = |place: &Coordinate| match &place.value {
-            toml::Value::String(text) => text.clone(),
+            Value::String(text) => text.clone(),
             value => format!("{} {value}", place.name),
         };
         let texts: Vec<String> = self.series.iter().filter_map(named).map(text).collect();

@@ -311,7 +311,7 @@ mod tests {
             assert_eq!(error(&format!("{tree}{more}")), wanted);
         }
         let wrong = error("[topology]\nkind = 'ring'");
-        assert!(wrong.starts_with("topology: unknown variant `ring`"), "{wrong}");
+        assert!(wrong.starts_with("topology.kind: unknown variant `ring`"), "{wrong}");
         assert!(error("kind = 'tree'").starts_with("unknown key kind"));
     }
 

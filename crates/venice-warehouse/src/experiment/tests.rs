@@ -394,7 +394,7 @@ fn expressions_follow_arithmetic() {
         ("drops.receive-ring{n=1}-f{n=1} >= 0", true),
         ("mean(f) <= 20", true),
         ("max(f{n=2} + 1) < 21.5", true),
-        ("abs(f{n='1'} / f{n=3.0} - 0.33) < 0.01", true),
+        ("abs(f{n = '1'} / f{n=3.0} - 0.33) < 0.01", true),
     ] {
         assert_eq!(evaluated(text).holds, Some(holds), "{text}");
     }
@@ -419,6 +419,8 @@ fn broken_expressions_give_column() {
         ("f{n=1 > 2", 10, "a '}' is missing"),
         ("f{} > 2", 3, "NAME=VALUE"),
         ("f{n=} > 2", 5, "n has no value"),
+        ("f{n='a, b}'x} > 2", 12, "a '}' is missing"),
+        ("f{n=\"a, b} > 2", 15, "a '\"' is missing"),
         ("(1 > 2", 4, "a ')' is missing"),
         ("median(f) > 2", 1, "no function median"),
         ("1.2.3 > 2", 1, "1.2.3 is no number"),
