@@ -267,9 +267,9 @@ impl Sender {
         }
         match self.phase {
             Phase::Open | Phase::Disorder => return,
-            Phase::Reducing | Phase::Recovery => {
-                self.end_reduction(config);
-            }
+            // Until the peer has seen CWR its echoes tell nothing new.
+            Phase::Reducing if self.una == self.high => return,
+            Phase::Reducing | Phase::Recovery => self.end_reduction(config),
             Phase::Loss => {}
         }
         if !self.options.sack {
@@ -341,10 +341,10 @@ impl Sender {
     }
 
     fn grow(&mut self, now: u64, outcome: &AckOutcome, config: &Config) {
-        if !outcome.advanced || outcome.acked == 0 || !self.is_window_limited() {
+        if !outcome.advanced || outcome.delivered == 0 || !self.is_window_limited() {
             return;
         }
-        let segments = if config.byte_counting { outcome.acked } else { 1 };
+        let segments = if config.byte_counting { outcome.delivered } else { 1 };
         let acked = Acknowledged { now, segments, min_rtt: self.min_rtt };
         self.control.grow(&mut self.window, acked);
     }

@@ -268,7 +268,7 @@ impl Sender {
     pub(super) fn begin_recovery(&mut self, config: &Config, statistics: &mut Statistics) {
         statistics.fast_retransmits += 1;
         if self.phase < Phase::Reducing {
-            let ssthresh = self.control.threshold_after_loss(self.window.cwnd);
+            let ssthresh = self.threshold_after_loss(config);
             self.begin_reduction(ssthresh, Phase::Recovery, config);
         }
         (self.phase, self.high) = (Phase::Recovery, self.nxt);
@@ -293,11 +293,8 @@ impl Sender {
             1 => config.rto.minimum_ns,
             _ => 2 * config.rto.granularity_ns,
         };
-        let after = 2 * srtt + slack;
-        let timeout = self.rtt.timeout(&config.rto);
-        if after < timeout {
-            self.timer = self.timer_after(now, after, Expiry::TailProbe, config);
-        }
+        let after = (2 * srtt + slack).min(self.rtt.timeout(&config.rto));
+        self.timer = self.timer_after(now, after, Expiry::TailProbe, config);
     }
 
     /// Handles an acknowledgment while a tail loss probe is outstanding (RFC 8985, section 7.4): one
@@ -312,7 +309,7 @@ impl Sender {
         } else if after(una, end) {
             rack.probe_end = None;
             if self.phase < Phase::Reducing {
-                let ssthresh = self.control.threshold_after_loss(self.window.cwnd);
+                let ssthresh = self.threshold_after_loss(config);
                 self.begin_reduction(ssthresh, Phase::Reducing, config);
                 self.end_reduction(config);
                 self.phase = Phase::Open;

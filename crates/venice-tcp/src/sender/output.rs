@@ -134,12 +134,10 @@ impl Sender {
         if before(self.edge, self.nxt) || room < len {
             return None;
         }
-        let is_last = self.nxt.wrapping_add(len) == self.written;
-        let is_held = config.nagle
-            && len < full
-            && is_last
-            && !self.sent.is_empty()
-            && !self.bits.has(Bits::FIN_QUEUED);
+        // What lies behind it would make it full, if messages were joined.
+        let is_small = self.written.wrapping_sub(self.nxt) < full;
+        let is_held =
+            config.nagle && is_small && !self.sent.is_empty() && !self.bits.has(Bits::FIN_QUEUED);
         (!is_held).then_some(len)
     }
 

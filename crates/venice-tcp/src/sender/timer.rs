@@ -139,7 +139,7 @@ impl Sender {
             || is_new_window
             || (self.phase == Phase::Loss && self.retries == 0)
         {
-            self.window.ssthresh = self.control.threshold_after_loss(self.window.cwnd);
+            self.window.ssthresh = self.threshold_after_loss(config);
         }
         self.control.time_out();
         self.mark_all_lost(now, config);
