@@ -133,6 +133,6 @@ fn checkpoint_continues_alike() {
 
 #[test]
 fn idle_connection_is_small() {
-    assert!(size_of::<Connection>() <= 448, "{} bytes", size_of::<Connection>());
+    assert!(size_of::<Connection>() <= 368, "{} bytes", size_of::<Connection>());
     assert!(size_of::<Segment>() <= 88, "{} bytes", size_of::<Segment>());
 }
