@@ -12,7 +12,7 @@ complain() { echo "tidy: $1" >&2; broken=1; }
 # Crates that map memory, take over or confine a process, call C, or ask the kernel for what has no safe form.
 may_be_unsafe=" venice-memory venice-ports venice-preload venice-accel venice-opencl venice-cuda venice-fake-cuda venice-service venice-swap venice-lab venice-measure venice-c venice-py "
 # The protocol: no clock, no thread, no socket, no order that changes from run to run.
-sans_io="venice-wire venice-model venice-fabric venice-rack"
+sans_io="venice-wire venice-model venice-tcp venice-fabric venice-rack"
 longest_file_lines=800
 longest_readme_lines=200
 most_bad_openers_percent=2

@@ -57,6 +57,19 @@ pub enum Floor {
     Variation,
 }
 
+/// The quantity that a loss cuts down to the slow-start threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// The congestion window, as in Linux.
+    Window,
+    /// What is sent and not acknowledged in sequence (`FlightSize`: RFC 5681, equation 4; RFC 6675,
+    /// section 5, step 4.2).
+    FlightSize,
+    /// What is in the network: neither acknowledged in any way nor lost (`pipe`), as in ns-3.
+    Pipe,
+}
+
 /// The settings of the retransmission time-out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -114,6 +127,8 @@ pub struct Config {
     pub tail_loss_probe: bool,
     /// The way to the smaller window in a recovery.
     pub reduction: Reduction,
+    /// The quantity that a loss cuts down to the slow-start threshold.
+    pub basis: Basis,
     /// True to grow the window in slow start by what was acknowledged (RFC 3465 without its limit),
     /// not by one segment for each acknowledgment.
     pub byte_counting: bool,
@@ -242,9 +257,10 @@ mod tests {
 
     #[test]
     fn unknown_key_is_refused() {
-        let config: Config = toml::from_str("mss = 536\ncongestion = 'new-reno'").unwrap();
+        let config: Config =
+            serde_json::from_str(r#"{"mss": 536, "congestion": "new-reno"}"#).unwrap();
         assert_eq!((config.mss, config.congestion), (536, Congestion::NewReno));
-        let error = toml::from_str::<Config>("msss = 536").unwrap_err().to_string();
+        let error = serde_json::from_str::<Config>(r#"{"msss": 536}"#).unwrap_err().to_string();
         assert!(error.contains("msss"), "{error}");
     }
 }

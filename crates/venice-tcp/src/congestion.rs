@@ -17,7 +17,6 @@ pub(crate) struct Window {
     pub(crate) ssthresh: u32,
     /// Acknowledged segments that count towards the next increase.
     pub(crate) count: u32,
-    pub(crate) clamp: u32,
 }
 
 impl Window {
@@ -29,7 +28,7 @@ impl Window {
     fn slow_start(&mut self, acked: u32) -> u32 {
         let cwnd = self.cwnd.saturating_add(acked).min(self.ssthresh);
         let rest = acked - (cwnd - self.cwnd);
-        self.cwnd = cwnd.min(self.clamp);
+        self.cwnd = cwnd;
         rest
     }
 
@@ -45,7 +44,6 @@ impl Window {
             self.cwnd += self.count / per;
             self.count %= per;
         }
-        self.cwnd = self.cwnd.min(self.clamp);
     }
 }
 
@@ -57,6 +55,8 @@ pub(crate) struct Acknowledged {
     pub(crate) segments: u32,
     /// The shortest round trip so far, in nanoseconds; 0 if none was measured.
     pub(crate) min_rtt: u64,
+    /// The most that the window may be, in segments.
+    pub(crate) clamp: u32,
 }
 
 /// The state of the congestion control of a connection.
@@ -83,9 +83,13 @@ impl Control {
         if window.in_slow_start() {
             segments = window.slow_start(segments);
         }
-        if segments == 0 {
-            return;
+        if segments > 0 {
+            self.avoid_congestion(window, segments, acked);
         }
+        window.cwnd = window.cwnd.min(acked.clamp);
+    }
+
+    fn avoid_congestion(&mut self, window: &mut Window, segments: u32, acked: Acknowledged) {
         let per = match self {
             Self::NewReno | Self::Dctcp(_) => window.cwnd,
             Self::Cubic(state) => {
@@ -143,11 +147,11 @@ mod tests {
     use super::*;
 
     fn acked(segments: u32) -> Acknowledged {
-        Acknowledged { now: 0, segments, min_rtt: 0 }
+        Acknowledged { now: 0, segments, min_rtt: 0, clamp: 5_000 }
     }
 
     fn window(cwnd: u32, ssthresh: u32) -> Window {
-        Window { cwnd, ssthresh, count: 0, clamp: 1_000 }
+        Window { cwnd, ssthresh, count: 0 }
     }
 
     #[test]
@@ -174,8 +178,8 @@ mod tests {
 
     #[test]
     fn clamp_bounds_window() {
-        let mut window = Window { clamp: 5, ..window(4, u32::MAX) };
-        Control::NewReno.grow(&mut window, acked(4));
+        let mut window = window(4, u32::MAX);
+        Control::NewReno.grow(&mut window, Acknowledged { clamp: 5, ..acked(4) });
         assert_eq!(window.cwnd, 5);
     }
 }

@@ -244,7 +244,7 @@ impl Connection {
             State::Closed => u64::MAX,
             _ => self.receiver.acknowledgment().deadline(),
         };
-        let next = self.sender.timer.deadline.min(acknowledgment);
+        let next = self.sender.deadline.min(acknowledgment);
         (next != u64::MAX).then_some(next)
     }
 

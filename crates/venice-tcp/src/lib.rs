@@ -29,7 +29,7 @@ mod sequence;
 mod statistics;
 
 pub use config::{
-    Config, ConfigError, Congestion, DelayedAck, Floor, LossDetection, Reduction, Rto,
+    Basis, Config, ConfigError, Congestion, DelayedAck, Floor, LossDetection, Reduction, Rto,
 };
 pub use connection::{Connection, Events, Info, State};
 pub use segment::{Flags, SackBlocks, Segment, Timestamps};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Queue<T> {
     first: Option<T>,
+    #[expect(clippy::box_collection, reason = "a pointer is a quarter of the ring's own size")]
     rest: Option<Box<VecDeque<T>>>,
 }
 

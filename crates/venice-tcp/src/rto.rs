@@ -34,7 +34,7 @@ impl Estimator {
     /// Takes a sample, rounded to the clock. `una` is the first unacknowledged sequence number, `nxt`
     /// the next to be sent.
     pub(crate) fn sample(&mut self, rtt: u64, rto: &Rto, una: u32, nxt: u32) {
-        let rtt = (rtt / rto.clock_ns * rto.clock_ns).max(rto.clock_ns.min(1_000_000));
+        let rtt = (rtt / rto.clock_ns * rto.clock_ns).max(rto.clock_ns);
         match rto.floor {
             Floor::Timeout => self.sample_rfc(rtt),
             Floor::Variation => self.sample_linux(rtt, rto.minimum_ns, una, nxt),

@@ -6,6 +6,8 @@ mod output;
 mod reduction;
 mod timer;
 
+use std::num::NonZeroU8;
+
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
@@ -17,7 +19,7 @@ pub(crate) use ack::AckOutcome;
 use loss::Rack;
 pub(crate) use output::Payload;
 use reduction::Reducing;
-pub(crate) use timer::{Expiry, Timer};
+pub(crate) use timer::Expiry;
 
 /// The options that both ends of a connection agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,9 +31,9 @@ pub(crate) struct Negotiated {
     pub(crate) ecn: bool,
 }
 
-/// A set of marks on an outstanding segment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Marks(u8);
+/// A set of marks on an outstanding segment; never 0, so that an optional segment needs no more room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Marks(NonZeroU8);
 
 impl Marks {
     /// Selectively acknowledged.
@@ -47,12 +49,15 @@ impl Marks {
     /// A FIN.
     const FIN: u8 = 32;
 
+    /// On each outstanding segment.
+    const NONE: Self = Self(NonZeroU8::new(128).expect("it is not 0"));
+
     fn has(self, mark: u8) -> bool {
-        self.0 & mark == mark
+        self.0.get() & mark == mark
     }
 
     fn has_any(self, marks: u8) -> bool {
-        self.0 & marks != 0
+        self.0.get() & marks != 0
     }
 
     fn set(&mut self, mark: u8) {
@@ -60,7 +65,7 @@ impl Marks {
     }
 
     fn clear(&mut self, mark: u8) {
-        self.0 &= !mark;
+        self.0 = Self::NONE.0 | self.0.get() & !mark;
     }
 }
 
@@ -74,11 +79,22 @@ pub(crate) struct Sent {
     marks: Marks,
 }
 
-/// The end of a message that is not sent yet.
+/// The end of a message that is not sent yet. The tag is in halves, which need no alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Boundary {
     end: u32,
-    message: u64,
+    high: u32,
+    low: u32,
+}
+
+impl Boundary {
+    fn new(end: u32, message: u64) -> Self {
+        Self { end, high: (message >> 32) as u32, low: message as u32 }
+    }
+
+    fn message(self) -> u64 {
+        u64::from(self.high) << 32 | u64::from(self.low)
+    }
 }
 
 /// The states of loss recovery, as Linux has them.
@@ -121,8 +137,6 @@ pub(crate) struct Sender {
     retransmitted: u32,
     pub(crate) options: Negotiated,
     phase: Phase,
-    /// Duplicate acknowledgments that mean a loss.
-    threshold: u8,
     /// Time-outs, or probes, since the last progress.
     retries: u8,
     bits: Bits,
@@ -130,11 +144,13 @@ pub(crate) struct Sender {
     unsent: Queue<Boundary>,
     control: Control,
     pub(crate) rtt: Estimator,
-    pub(crate) timer: Timer,
+    /// The time of the timer, `u64::MAX` if it is stopped, and what it waits for.
+    pub(crate) deadline: u64,
+    expiry: Expiry,
     /// The time of the last segment that was sent with payload.
     last_sent: u64,
-    /// The shortest round trip; 0 before one was measured.
-    min_rtt: u64,
+    /// The shortest round trip, at most 4 s; 0 before one was measured.
+    min_rtt: u32,
     reducing: Option<Box<Reducing>>,
     rack: Option<Box<Rack>>,
 }
@@ -192,7 +208,6 @@ impl Sender {
                 cwnd: u32::from(config.initial_window).min(config.window_clamp),
                 ssthresh: config.initial_threshold,
                 count: 0,
-                clamp: config.window_clamp,
             },
             usage: 0,
             usage_end: seq,
@@ -201,14 +216,14 @@ impl Sender {
             retransmitted: 0,
             options: Negotiated::default(),
             phase: Phase::Open,
-            threshold: config.duplicate_threshold,
             retries: 0,
             bits: Bits::default(),
             sent: Queue::default(),
             unsent: Queue::default(),
             control: Control::new(config, seq),
             rtt: Estimator::new(),
-            timer: Timer::NONE,
+            deadline: u64::MAX,
+            expiry: Expiry::Retransmit,
             last_sent: 0,
             min_rtt: 0,
             reducing: None,
@@ -233,7 +248,7 @@ impl Sender {
         if accepted < bytes {
             self.bits.put(Bits::WRITER, true);
         } else if bytes > 0 {
-            self.unsent.push_back(Boundary { end: self.written, message });
+            self.unsent.push_back(Boundary::new(self.written, message));
         }
         accepted
     }

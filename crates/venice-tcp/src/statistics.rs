@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
     /// Segments with payload or FIN that were sent, retransmissions included.
-    pub segments: u64,
+    pub segments: u32,
     /// Bytes of payload that the peer acknowledged.
     pub bytes_acked: u64,
     /// Segments that were retransmitted, SYN included.

@@ -35,10 +35,10 @@ impl Drop {
     /// Returns its name among the counts of a run.
     pub fn name(self) -> &'static str {
         match self {
-            Self::ReceiveRing => "drops.receive-ring",
-            Self::SendQueue => "drops.send-queue",
-            Self::SocketBuffer => "drops.socket-buffer",
-            Self::NoSocket => "drops.no-socket",
+            Self::ReceiveRing => "drops.receive_ring",
+            Self::SendQueue => "drops.send_queue",
+            Self::SocketBuffer => "drops.socket_buffer",
+            Self::NoSocket => "drops.no_socket",
             Self::Backlog => "drops.backlog",
             Self::Switch => "drops.switch",
         }

@@ -132,8 +132,8 @@ impl World for Warehouse {
         let counts = [
             ("packets.made", records.made()),
             ("packets.delivered", records.delivered()),
-            ("packets.in-flight", self.in_flight()),
-            ("packet-hops", records.hops()),
+            ("packets.in_flight", self.in_flight()),
+            ("packet_hops", records.hops()),
             ("done", records.sum(sum::DONE)),
             ("failed", records.sum(sum::FAILED)),
         ];

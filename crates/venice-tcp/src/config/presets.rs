@@ -1,6 +1,8 @@
 //! Settings after versions of Linux, and after the RFCs alone.
 
-use super::{Config, Congestion, DelayedAck, Floor, LossDetection, MS, Reduction, Rto, SECOND};
+use super::{
+    Basis, Config, Congestion, DelayedAck, Floor, LossDetection, MS, Reduction, Rto, SECOND,
+};
 
 impl Default for Config {
     fn default() -> Self {
@@ -23,6 +25,7 @@ impl Config {
             early_retransmit: false,
             tail_loss_probe: false,
             reduction: Reduction::RateHalving,
+            basis: Basis::Window,
             byte_counting: false,
             timestamps: true,
             rto: Rto {
@@ -87,6 +90,7 @@ impl Config {
             loss_detection: LossDetection::DuplicateThreshold,
             tail_loss_probe: false,
             reduction: Reduction::Immediate,
+            basis: Basis::FlightSize,
             timestamps: false,
             rto: Rto {
                 minimum_ns: SECOND,
@@ -112,8 +116,8 @@ mod tests {
             [Config::linux_2_6_39(), Config::linux_3_5(), Config::linux_today(), Config::rfc()]
         {
             assert_eq!(preset.check(), Ok(()));
-            let text = toml::to_string(&preset).unwrap();
-            assert_eq!(toml::from_str::<Config>(&text).unwrap(), preset);
+            let text = serde_json::to_string(&preset).unwrap();
+            assert_eq!(serde_json::from_str::<Config>(&text).unwrap(), preset);
         }
     }
 }

@@ -126,7 +126,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn at(now: u64) -> Acknowledged {
-        Acknowledged { now, segments: 1, min_rtt: 0 }
+        Acknowledged { now, segments: 1, min_rtt: 0, clamp: 5_000 }
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
     fn small_window_grows_like_reno() {
         let mut state = Cubic::default();
         state.threshold(20);
-        let mut window = super::super::Window { cwnd: 14, ssthresh: 14, count: 0, clamp: 1_000 };
+        let mut window = super::super::Window { cwnd: 14, ssthresh: 14, count: 0 };
         // Twenty windows within 2 ms: the cubic function has not moved.
         for n in 0..20 * 17 {
             let per = state.segments_per_increase(window.cwnd, 1, at(n * 6_000));

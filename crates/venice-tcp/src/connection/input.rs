@@ -2,9 +2,8 @@
 
 use super::{Connection, Events, State};
 use crate::config::Config;
-use crate::rto::deadline;
 use crate::segment::{Flags, Segment};
-use crate::sender::{Expiry, Timer};
+use crate::sender::Expiry;
 use crate::sequence::{after, before};
 
 impl Connection {
@@ -178,7 +177,6 @@ impl Connection {
     /// Enters TIME-WAIT, or starts it anew.
     fn wait_out(&mut self, now: u64, config: &Config) {
         self.state = State::TimeWait;
-        let deadline = deadline(now, config.time_wait_ns, &config.rto);
-        self.sender.timer = Timer { deadline, expiry: Expiry::Retransmit };
+        self.sender.start_timer(now, config.time_wait_ns, Expiry::Retransmit, config);
     }
 }

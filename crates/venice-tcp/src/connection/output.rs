@@ -125,7 +125,7 @@ impl Connection {
     /// Handles the time that [`Connection::poll_timeout`] returned; an earlier call does nothing.
     pub fn handle_timeout(&mut self, now: u64, config: &Config) {
         self.receiver.acknowledgment_mut().handle_timeout(now);
-        if self.sender.timer.deadline > now {
+        if self.sender.deadline > now {
             return;
         }
         match self.state {

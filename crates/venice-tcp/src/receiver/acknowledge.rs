@@ -18,7 +18,8 @@ pub(crate) struct Acknowledgment {
     /// The last that was sent.
     last: u32,
     /// One that must precede the next, and says that marks were as before (RFC 8257, section 3.2).
-    preceding: Option<u32>,
+    preceding: u32,
+    must_precede: bool,
     /// Acknowledgments that are not delayed.
     quick: u8,
     is_due: bool,
@@ -37,7 +38,8 @@ impl Acknowledgment {
             deadline: u64::MAX,
             last_data: 0,
             last: seq,
-            preceding: None,
+            preceding: seq,
+            must_precede: false,
             quick: 0,
             is_due: false,
             is_interactive: false,
@@ -114,7 +116,8 @@ impl Acknowledgment {
         if config.congestion == Congestion::Dctcp {
             if is_marked != self.echoes {
                 if before(self.last, next) {
-                    (self.preceding, self.echoed_before) = (Some(next), self.echoes);
+                    (self.preceding, self.must_precede) = (next, true);
+                    self.echoed_before = self.echoes;
                 }
                 (self.echoes, self.is_due) = (is_marked, true);
             }
@@ -143,12 +146,12 @@ impl Acknowledgment {
     }
 
     pub(crate) fn is_due(&self) -> bool {
-        self.is_due || self.preceding.is_some()
+        self.is_due || self.must_precede
     }
 
     /// Returns the acknowledgment that must precede the next, if any, and true if it echoes a mark.
     pub(crate) fn take_preceding(&mut self) -> Option<(u32, bool)> {
-        self.preceding.take().map(|next| (next, self.echoed_before))
+        std::mem::take(&mut self.must_precede).then_some((self.preceding, self.echoed_before))
     }
 
     /// Takes note that `next` is acknowledged by a segment on its way. Returns true if it echoes a

@@ -58,9 +58,7 @@ impl Sender {
         self.handle_persist(config);
         self.end_tail_probe(&outcome, config);
         if had_outstanding {
-            if outcome.advanced {
-                self.restart_timer(now, config);
-            } else if self.may_extend_timer(now, &outcome, config) {
+            if outcome.advanced || self.may_extend_timer(now, &outcome, config) {
                 self.restart_timer(now, config);
             }
             self.recover(now, config, segment, &mut outcome, statistics);
@@ -89,12 +87,12 @@ impl Sender {
 
     /// An answer to a probe shows that the peer lives; an open window ends the probes.
     fn handle_persist(&mut self, config: &Config) {
-        if self.timer.expiry != Expiry::Persist || !self.sent.is_empty() {
+        if self.expiry != Expiry::Persist || !self.sent.is_empty() {
             return;
         }
         self.retries = 0;
-        if self.timer.is_running() && self.next_new(config, 0).is_some() {
-            self.timer = super::Timer::NONE;
+        if self.is_timer_running() && self.next_new(config, 0).is_some() {
+            self.stop_timer();
             self.rtt.backoff = 0;
         }
     }
@@ -207,12 +205,17 @@ impl Sender {
             (ticks < 1 << 31).then(|| u64::from(ticks) * config.rto.clock_ns)
         });
         let by_sack = outcome.sacked_rtt.filter(|_| config.loss_detection == LossDetection::Rack);
-        for exact in [exact, outcome.sacked_rtt].into_iter().flatten() {
-            self.min_rtt = if self.min_rtt == 0 { exact } else { self.min_rtt.min(exact) };
-        }
+        self.note_shortest(exact);
+        self.note_shortest(outcome.sacked_rtt);
         if let Some(rtt) = sample.or(by_sack) {
             self.rtt.sample(rtt, &config.rto, self.una, self.nxt);
         }
+    }
+
+    pub(super) fn note_shortest(&mut self, rtt: Option<u64>) {
+        let Some(rtt) = rtt else { return };
+        let rtt = u32::try_from(rtt).unwrap_or(u32::MAX);
+        self.min_rtt = if self.min_rtt == 0 { rtt } else { self.min_rtt.min(rtt) };
     }
 
     /// True if a selective acknowledgment alone starts the timer anew: of a segment that was sent
@@ -267,9 +270,9 @@ impl Sender {
         }
         match self.phase {
             Phase::Open | Phase::Disorder => return,
-            Phase::Reducing | Phase::Recovery => {
-                self.end_reduction(config);
-            }
+            // Until the peer has seen CWR its echoes tell nothing new.
+            Phase::Reducing if self.una == self.high => return,
+            Phase::Reducing | Phase::Recovery => self.end_reduction(config),
             Phase::Loss => {}
         }
         if !self.options.sack {
@@ -341,11 +344,16 @@ impl Sender {
     }
 
     fn grow(&mut self, now: u64, outcome: &AckOutcome, config: &Config) {
-        if !outcome.advanced || outcome.acked == 0 || !self.is_window_limited() {
+        if !outcome.advanced || outcome.delivered == 0 || !self.is_window_limited() {
             return;
         }
-        let segments = if config.byte_counting { outcome.acked } else { 1 };
-        let acked = Acknowledged { now, segments, min_rtt: self.min_rtt };
+        let segments = if config.byte_counting { outcome.delivered } else { 1 };
+        let acked = Acknowledged {
+            now,
+            segments,
+            min_rtt: self.min_rtt.into(),
+            clamp: config.window_clamp,
+        };
         self.control.grow(&mut self.window, acked);
     }
 }

@@ -50,12 +50,13 @@ impl Rack {
     }
 
     /// Returns the time that a segment may stay unacknowledged for (step 4).
-    pub(super) fn patience(&self, sender: &Sender) -> u64 {
+    pub(super) fn patience(&self, sender: &Sender, config: &Config) -> u64 {
         let is_hurried = !self.reordering_seen
-            && (sender.phase >= Phase::Recovery || sender.sacked >= u32::from(sender.threshold));
+            && (sender.phase >= Phase::Recovery
+                || sender.sacked >= u32::from(config.duplicate_threshold));
         let window = match is_hurried {
             true => 0,
-            false => (sender.min_rtt / 4).min(sender.rtt.srtt().unwrap_or(u64::MAX)),
+            false => (u64::from(sender.min_rtt) / 4).min(sender.rtt.srtt().unwrap_or(u64::MAX)),
         };
         self.rtt + window
     }
@@ -65,7 +66,7 @@ impl Sender {
     /// Takes note of the delivery of a segment for RACK.
     pub(super) fn note_delivery(&mut self, sent: &Sent, now: u64, config: &Config) {
         if config.loss_detection == LossDetection::Rack && self.options.sack {
-            let min_rtt = self.min_rtt;
+            let min_rtt = self.min_rtt.into();
             self.rack.get_or_insert_default().update(sent, now, min_rtt);
         }
     }
@@ -93,13 +94,13 @@ impl Sender {
     pub(super) fn detect_losses(&mut self, now: u64, outcome: &AckOutcome, config: &Config) -> u32 {
         let before = self.lost;
         if !self.options.sack {
-            self.detect_without_sack(outcome);
+            self.detect_without_sack(outcome, config);
         } else if config.loss_detection == LossDetection::Rack {
             return self.detect_by_time(now, config);
         } else if self.sacked > 0 && self.phase != Phase::Loss {
             match config.loss_detection {
-                LossDetection::DuplicateThreshold => self.detect_by_count(),
-                LossDetection::Forward => self.detect_by_distance(),
+                LossDetection::DuplicateThreshold => self.detect_by_count(config),
+                LossDetection::Forward => self.detect_by_distance(config),
                 LossDetection::Rack => {}
             }
         }
@@ -107,12 +108,12 @@ impl Sender {
     }
 
     /// RFC 6582: the first is lost at the third duplicate, and at each partial acknowledgment.
-    fn detect_without_sack(&mut self, outcome: &AckOutcome) {
+    fn detect_without_sack(&mut self, outcome: &AckOutcome, config: &Config) {
         let is_lost = match self.phase {
             // Duplicates of what was retransmitted in vain begin no other recovery (RFC 6582, section
             // 3.2, step 2).
             Phase::Open | Phase::Disorder | Phase::Reducing => {
-                self.sacked >= u32::from(self.threshold) && after(self.una, self.high)
+                self.sacked >= u32::from(config.duplicate_threshold) && after(self.una, self.high)
             }
             Phase::Recovery => outcome.advanced,
             Phase::Loss => false,
@@ -130,8 +131,8 @@ impl Sender {
     }
 
     /// RFC 6675, `IsLost`.
-    fn detect_by_count(&mut self) {
-        let threshold = u32::from(self.threshold);
+    fn detect_by_count(&mut self, config: &Config) {
+        let threshold = u32::from(config.duplicate_threshold);
         let mut above = self.sacked;
         for index in 0..self.sent.len() {
             if above < threshold {
@@ -145,9 +146,9 @@ impl Sender {
     }
 
     /// Forward acknowledgment: all that lies the threshold below the highest.
-    fn detect_by_distance(&mut self) {
+    fn detect_by_distance(&mut self, config: &Config) {
         let highest = self.highest_sacked().unwrap_or_default();
-        for index in 0..(highest + 1).saturating_sub(usize::from(self.threshold)) {
+        for index in 0..(highest + 1).saturating_sub(usize::from(config.duplicate_threshold)) {
             self.mark_lost(index);
         }
     }
@@ -155,7 +156,7 @@ impl Sender {
     /// RFC 8985, section 6.2, step 5. Starts the timer for those that may still come.
     fn detect_by_time(&mut self, now: u64, config: &Config) -> u32 {
         let Some(rack) = self.rack.filter_started() else { return 0 };
-        let patience = rack.patience(self);
+        let patience = rack.patience(self, config);
         let mut wait = 0;
         let mut count = 0;
         for index in 0..self.sent.len() {
@@ -184,7 +185,7 @@ impl Sender {
         }
         if wait > 0 {
             let slack = 2 * config.rto.granularity_ns;
-            self.timer = self.timer_after(now, wait + slack, Expiry::Reordering, config);
+            self.start_timer(now, wait + slack, Expiry::Reordering, config);
         }
         count
     }
@@ -214,7 +215,7 @@ impl Sender {
             let outcome = AckOutcome { delivered: 1, newly_lost, ..AckOutcome::default() };
             self.reduce(&outcome, config);
         }
-        if !self.timer.is_running() {
+        if !self.is_timer_running() {
             self.restart_timer(now, config);
         }
     }
@@ -243,11 +244,8 @@ impl Sender {
         if self.is_early(config) {
             let delay = self.rtt.srtt().unwrap_or(0) / 4;
             let delay = delay.max(2 * config.rto.granularity_ns.min(1_000_000));
-            if self.timer.expiry != Expiry::Early {
-                let timer = self.timer_after(now, delay, Expiry::Early, config);
-                if timer.deadline < self.timer.deadline {
-                    self.timer = timer;
-                }
+            if self.expiry != Expiry::Early && now.saturating_add(delay) < self.deadline {
+                self.start_timer(now, delay, Expiry::Early, config);
             }
         }
         false
@@ -268,7 +266,7 @@ impl Sender {
     pub(super) fn begin_recovery(&mut self, config: &Config, statistics: &mut Statistics) {
         statistics.fast_retransmits += 1;
         if self.phase < Phase::Reducing {
-            let ssthresh = self.control.threshold_after_loss(self.window.cwnd);
+            let ssthresh = self.threshold_after_loss(config);
             self.begin_reduction(ssthresh, Phase::Recovery, config);
         }
         (self.phase, self.high) = (Phase::Recovery, self.nxt);
@@ -293,11 +291,8 @@ impl Sender {
             1 => config.rto.minimum_ns,
             _ => 2 * config.rto.granularity_ns,
         };
-        let after = 2 * srtt + slack;
-        let timeout = self.rtt.timeout(&config.rto);
-        if after < timeout {
-            self.timer = self.timer_after(now, after, Expiry::TailProbe, config);
-        }
+        let after = (2 * srtt + slack).min(self.rtt.timeout(&config.rto));
+        self.start_timer(now, after, Expiry::TailProbe, config);
     }
 
     /// Handles an acknowledgment while a tail loss probe is outstanding (RFC 8985, section 7.4): one
@@ -312,7 +307,7 @@ impl Sender {
         } else if after(una, end) {
             rack.probe_end = None;
             if self.phase < Phase::Reducing {
-                let ssthresh = self.control.threshold_after_loss(self.window.cwnd);
+                let ssthresh = self.threshold_after_loss(config);
                 self.begin_reduction(ssthresh, Phase::Reducing, config);
                 self.end_reduction(config);
                 self.phase = Phase::Open;

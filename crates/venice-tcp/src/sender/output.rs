@@ -1,6 +1,6 @@
 //! The choice of the next segment.
 
-use super::{Bits, Expiry, Marks, Phase, Sender, Sent};
+use super::{Bits, Boundary, Expiry, Marks, Phase, Sender, Sent};
 use crate::config::{Config, LossDetection};
 use crate::sequence::{after, before};
 use crate::statistics::Statistics;
@@ -103,7 +103,7 @@ impl Sender {
         if let Some(reducing) = &mut self.reducing {
             reducing.sent += 1;
         }
-        if index == 0 || !self.timer.is_running() {
+        if index == 0 || !self.is_timer_running() {
             self.restart_timer(now, config);
         }
         let is_fin = sent.marks.has(Marks::FIN);
@@ -134,10 +134,10 @@ impl Sender {
         if before(self.edge, self.nxt) || room < len {
             return None;
         }
-        let is_last = self.nxt.wrapping_add(len) == self.written;
+        // What lies behind it would make it full, if messages were joined.
+        let is_small = self.written.wrapping_sub(self.nxt) < full;
         let is_held = config.nagle
-            && len < full
-            && is_last
+            && is_small
             && !self.bits.has(Bits::FIN_QUEUED)
             && self.has_sent_small(full);
         (!is_held).then_some(len)
@@ -171,13 +171,13 @@ impl Sender {
         let seq = self.nxt;
         let is_fin = len == 0;
         self.nxt = seq.wrapping_add(len + u32::from(is_fin));
-        let mut marks = Marks::default();
+        let mut marks = Marks::NONE;
         let mut message = None;
         if is_fin {
             self.bits.put(Bits::FIN_SENT, true);
             marks.set(Marks::FIN);
         } else if self.unsent.front().is_some_and(|boundary| boundary.end == self.nxt) {
-            message = self.unsent.pop_front().map(|boundary| boundary.message);
+            message = self.unsent.pop_front().map(Boundary::message);
             marks.set(Marks::MESSAGE);
         }
         self.sent.push_back(Sent {
@@ -189,7 +189,7 @@ impl Sender {
         if let Some(reducing) = &mut self.reducing {
             reducing.sent += 1;
         }
-        if !self.timer.is_running() || self.timer.expiry == Expiry::Persist {
+        if !self.is_timer_running() || self.expiry == Expiry::Persist {
             self.restart_timer(now, config);
         }
         self.schedule_tail_probe(now, config);
@@ -245,9 +245,8 @@ impl Sender {
             return None;
         }
         if !is_due {
-            if !self.timer.is_running() {
-                let after = self.rtt.timeout(&config.rto);
-                self.timer = self.timer_after(now, after, Expiry::Persist, config);
+            if !self.is_timer_running() {
+                self.start_retransmission_timer(now, Expiry::Persist, config);
             }
             return None;
         }

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{AckOutcome, Bits, Phase, Sender};
-use crate::config::{Config, Reduction};
+use crate::config::{Basis, Config, Reduction};
 
 /// The state of proportional rate reduction (RFC 6937), in segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +16,16 @@ pub(super) struct Reducing {
 }
 
 impl Sender {
+    /// Returns the threshold after a loss.
+    pub(super) fn threshold_after_loss(&mut self, config: &Config) -> u32 {
+        let basis = match config.basis {
+            Basis::Window => self.window.cwnd,
+            Basis::FlightSize => self.outstanding(),
+            Basis::Pipe => self.in_flight(),
+        };
+        self.control.threshold_after_loss(basis)
+    }
+
     /// Begins a reduction to the threshold.
     pub(super) fn begin_reduction(&mut self, ssthresh: u32, phase: Phase, config: &Config) {
         self.window.ssthresh = ssthresh;

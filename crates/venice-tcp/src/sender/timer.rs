@@ -22,59 +22,48 @@ pub(crate) enum Expiry {
     TailProbe,
 }
 
-/// The timer; without a deadline it is stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Timer {
-    pub(crate) deadline: u64,
-    pub(crate) expiry: Expiry,
-}
-
-impl Timer {
-    pub(crate) const NONE: Self = Self { deadline: u64::MAX, expiry: Expiry::Retransmit };
-
-    pub(crate) fn is_running(self) -> bool {
-        self.deadline != u64::MAX
-    }
-}
-
 impl Sender {
     /// Starts the retransmission timer anew, or stops it where nothing is outstanding (RFC 6298,
     /// rules 5.2 and 5.3).
     pub(crate) fn restart_timer(&mut self, now: u64, config: &Config) {
-        self.timer = match self.sent.is_empty() {
-            true => Timer::NONE,
-            false => {
-                self.timer_after(now, self.rtt.timeout(&config.rto), Expiry::Retransmit, config)
-            }
-        };
+        match self.sent.is_empty() {
+            true => self.stop_timer(),
+            false => self.start_retransmission_timer(now, Expiry::Retransmit, config),
+        }
     }
 
-    pub(super) fn timer_after(
-        &self,
-        now: u64,
-        after: u64,
-        expiry: Expiry,
-        config: &Config,
-    ) -> Timer {
-        Timer { deadline: deadline(now, after, &config.rto), expiry }
+    pub(super) fn start_retransmission_timer(&mut self, now: u64, expiry: Expiry, config: &Config) {
+        self.start_timer(now, self.rtt.timeout(&config.rto), expiry, config);
     }
 
-    /// Stops all timers.
+    /// Starts the timer in place of what it waited for.
+    pub(crate) fn start_timer(&mut self, now: u64, after: u64, expiry: Expiry, config: &Config) {
+        (self.deadline, self.expiry) = (deadline(now, after, &config.rto), expiry);
+    }
+
+    pub(super) fn stop_timer(&mut self) {
+        self.deadline = u64::MAX;
+    }
+
+    pub(super) fn is_timer_running(&self) -> bool {
+        self.deadline != u64::MAX
+    }
+
+    /// Stops, and forgets tries.
     pub(crate) fn stop(&mut self) {
-        self.timer = Timer::NONE;
+        self.stop_timer();
         self.retries = 0;
     }
 
     /// Starts the timer of a SYN that is sent now.
     pub(crate) fn start_handshake_timer(&mut self, now: u64, config: &Config) {
         self.last_sent = now;
-        let after = self.rtt.timeout(&config.rto);
-        self.timer = self.timer_after(now, after, Expiry::Retransmit, config);
+        self.start_retransmission_timer(now, Expiry::Retransmit, config);
     }
 
     /// Doubles the time-out of the SYN. Returns false if the connection is to be given up.
     pub(crate) fn retry_handshake(&mut self, config: &Config) -> bool {
-        self.timer = Timer::NONE;
+        self.stop_timer();
         self.retries += 1;
         self.rtt.backoff = self.rtt.backoff.saturating_add(1);
         self.retries <= config.syn_retries
@@ -90,9 +79,7 @@ impl Sender {
     ) {
         self.rtt.backoff = 0;
         let exact = (!was_lost).then(|| now.saturating_sub(self.last_sent));
-        if let Some(rtt) = exact {
-            self.min_rtt = rtt;
-        }
+        self.note_shortest(exact);
         if let Some(rtt) = exact.or(by_stamp) {
             self.rtt.sample(rtt, &config.rto, self.una, self.nxt);
         }
@@ -106,7 +93,8 @@ impl Sender {
         config: &Config,
         statistics: &mut Statistics,
     ) -> bool {
-        match std::mem::replace(&mut self.timer, Timer::NONE).expiry {
+        self.stop_timer();
+        match self.expiry {
             Expiry::Retransmit => self.time_out(now, config, statistics),
             Expiry::Persist => self.probe_window(now, config),
             Expiry::Early => {
@@ -139,7 +127,7 @@ impl Sender {
             || is_new_window
             || (self.phase == Phase::Loss && self.retries == 0)
         {
-            self.window.ssthresh = self.control.threshold_after_loss(self.window.cwnd);
+            self.window.ssthresh = self.threshold_after_loss(config);
         }
         self.control.time_out();
         self.mark_all_lost(now, config);
@@ -157,7 +145,7 @@ impl Sender {
         // Recent ones are not, by time.
         let keep = match (config.loss_detection, &self.rack) {
             (LossDetection::Rack, Some(rack)) if self.options.sack => {
-                now.saturating_sub(rack.patience(self))
+                now.saturating_sub(rack.patience(self, config))
             }
             _ => u64::MAX,
         };
@@ -183,7 +171,7 @@ impl Sender {
         self.retries += 1;
         self.bits.put(Bits::PROBE, true);
         self.rtt.backoff = self.rtt.backoff.saturating_add(1);
-        self.timer = self.timer_after(now, self.rtt.timeout(&config.rto), Expiry::Persist, config);
+        self.start_retransmission_timer(now, Expiry::Persist, config);
         true
     }
 }

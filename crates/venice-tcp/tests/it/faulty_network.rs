@@ -153,6 +153,7 @@ proptest! {
         one.time_wait_ns = 1_000 * MS;
         other.time_wait_ns = 1_000 * MS;
         let mut pair = Pair::new([one, other], isn, seed);
+        pair.stop_log();
         pair.faults = faults;
         let mut traffic = sizes.map(Traffic::new);
         while let Some(end) = pair.step() {
