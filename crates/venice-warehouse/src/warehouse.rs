@@ -1,5 +1,8 @@
 //! A warehouse that experiments run.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use venice_simkernel::engine::Engine;
