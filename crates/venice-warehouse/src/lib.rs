@@ -9,7 +9,7 @@
 //! - [`experiment`]: experiments, their points, figures and findings, as data.
 //! - [`warehouse`]: a world of a configuration, to run.
 //! - [`part`]: hosts and switches of one part of the world, and their events.
-//! - [`host`]: servers.
+//! - [`host`]: servers and their operating systems.
 //! - [`application`]: programs of servers.
 //! - [`topology`]: which switch port leads where.
 //! - [`switch`]: buffers, arbitration and timing of one switch.

@@ -49,7 +49,7 @@ pub const IP_BYTES: u32 = 20;
 pub struct Datagram {
     /// Bytes of the whole datagram.
     pub bytes: u32,
-    /// What it says, for the application.
+    /// Its content, for the application.
     pub message: u64,
 }
 
@@ -106,7 +106,7 @@ impl Body {
     fn ip_bytes(&self) -> u32 {
         match self {
             Self::Udp(datagram) => datagram.bytes + UDP_BYTES,
-            Self::Tcp(segment) => segment.len + u32::from(segment.header_bytes()) + IP_BYTES,
+            Self::Tcp(segment) => segment.len + segment.header_bytes() + IP_BYTES,
         }
     }
 

@@ -60,7 +60,7 @@ pub enum Event {
     },
 }
 
-/// What all parts have in common.
+/// Constants of all parts.
 #[derive(Debug)]
 pub struct Shared {
     /// The servers.
@@ -100,7 +100,7 @@ impl Shared {
 
     /// Returns the time of so many instructions.
     pub fn time_of(&self, instructions: u32) -> u64 {
-        u64::from(instructions) * self.ps_per_1024 >> 10
+        (u64::from(instructions) * self.ps_per_1024) >> 10
     }
 
     /// Sends a packet out of a host: its first bit leaves after a time.

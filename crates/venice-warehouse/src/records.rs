@@ -1,9 +1,9 @@
-//! What a run measures, in each part of the world: sums do not depend on the partition.
+//! Measurements of a run, in each part of the world: their sums do not depend on the partition.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Why a packet was dropped.
+/// The cause of a packet's loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Drop {

@@ -94,7 +94,7 @@ pub struct EchoClient {
     pub bytes: u32,
     /// Datagrams that are left to send.
     pub left: u32,
-    /// When the last one was sent.
+    /// Time of the last one, in picoseconds.
     pub sent_at: u64,
 }
 

@@ -13,7 +13,7 @@ use crate::packet::Host;
 use crate::records::Records;
 use crate::topology::Topology;
 
-/// How the client waits for its servers.
+/// The client's way to wait for its servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Client {
@@ -24,7 +24,7 @@ pub enum Client {
     Epoll,
 }
 
-/// What the block's size counts.
+/// The meaning of the block's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Share {
@@ -43,11 +43,11 @@ pub struct Incast {
     pub servers: u32,
     /// Bytes of a block (DIABLO, section 4.1: 256 KB).
     pub block: Bytes,
-    /// What they count.
+    /// The meaning of that size.
     pub share: Share,
     /// Blocks, one after the other (DIABLO, section 4.1: 40).
     pub iterations: u32,
-    /// How the client waits.
+    /// The client's way to wait.
     pub client: Client,
     /// Bytes that one call receives at most.
     pub receive: Bytes,

@@ -21,7 +21,7 @@ use crate::packet::Host;
 use crate::records::Records;
 use crate::topology::Topology;
 
-/// What a program sees when it is resumed.
+/// The surroundings of a program that is resumed.
 #[derive(Debug)]
 pub struct Environment<'a> {
     /// Its host.
@@ -32,7 +32,7 @@ pub struct Environment<'a> {
     pub ready: &'a [SocketId],
     /// Random numbers of its own.
     pub random: &'a mut Stream,
-    /// Where it notes what it measures.
+    /// Its measurements.
     pub records: &'a mut Records,
     /// The network.
     pub topology: &'a Topology,
@@ -87,7 +87,7 @@ fn latencies(name: &str, recorded: Option<&Histogram<u64>>, outcome: &mut Outcom
 /// Defines the type of all applications.
 macro_rules! applications {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What the servers run.
+        /// The programs of the servers.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "kind", rename_all = "kebab-case")]
         pub enum Application {

@@ -5,7 +5,7 @@ mod preset;
 use serde::{Deserialize, Serialize};
 use venice_simkernel::units::Picos;
 
-pub use self::preset::{Preset, Presets};
+pub use self::preset::{Named, Preset, Presets};
 use crate::application::Application;
 use crate::host::config::{BadValue, Server};
 use crate::topology::TopologyConfig;
@@ -24,12 +24,12 @@ pub struct Config {
     pub server: Server,
     /// TCP of the servers.
     pub tcp: Preset<venice_tcp::Config>,
-    /// What the servers run.
+    /// The programs of the servers.
     pub application: Application,
 }
 
 impl Presets for venice_tcp::Config {
-    const PRESETS: &'static [(&'static str, fn() -> Self)] = &[
+    const PRESETS: &'static [Named<Self>] = &[
         ("linux-2.6.39", Self::linux_2_6_39),
         ("linux-3.5.7", Self::linux_3_5),
         ("linux-today", Self::linux_today),

@@ -4,10 +4,13 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// A preset: its name, and what makes its values.
+pub type Named<T> = (&'static str, fn() -> T);
+
 /// A table of values with presets by name. The first one is the default.
 pub trait Presets: Serialize + DeserializeOwned + 'static {
     /// Names, and what makes their values.
-    const PRESETS: &'static [(&'static str, fn() -> Self)];
+    const PRESETS: &'static [Named<Self>];
 }
 
 /// A table of values that began as a preset.

@@ -1,4 +1,4 @@
-//! What a server is made of: cores, operating system, network card.
+//! The parts of a server: cores, operating system, network card.
 
 use serde::{Deserialize, Serialize};
 use venice_simkernel::units::{Bytes, Hertz, Picos};
@@ -48,7 +48,7 @@ pub struct Nic {
     pub dma_latency: Picos,
     /// The first packet after a quiet time waits this long for others before it interrupts.
     pub interrupt_delay: Picos,
-    /// So many waiting packets interrupt without that delay; 0: no limit.
+    /// The number of waiting packets that interrupt without that delay; 0: no limit.
     pub interrupt_packets: u32,
     /// Least time between two interrupts.
     pub interrupt_gap: Picos,
@@ -85,7 +85,7 @@ pub struct BadValue {
     pub key: String,
     /// Its value.
     pub value: String,
-    /// What it must be.
+    /// The values that are possible.
     pub bound: String,
 }
 
@@ -159,7 +159,7 @@ impl Nic {
 pub struct SocketBuffers {
     /// Bytes of datagrams that wait to be read (`net.core.rmem_default`).
     pub receive: Bytes,
-    /// What a datagram takes of them beside its bytes: `sk_buff` and the rest of its page.
+    /// Room that a datagram takes of them beside its bytes: `sk_buff` and the rest of its page.
     pub datagram_overhead: Bytes,
     /// Connections that wait to be accepted (`listen(2)`, `net.core.somaxconn`).
     pub backlog: u32,

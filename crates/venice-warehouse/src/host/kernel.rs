@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use venice_simkernel::units::Picos;
 
 use super::config::{BadValue, SocketBuffers};
-use crate::config::Presets;
+use crate::config::{Named, Presets};
 
 /// Costs and settings of an operating system. Costs are instructions, unless a time is given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ impl Default for Kernel {
 }
 
 impl Presets for Kernel {
-    const PRESETS: &'static [(&'static str, fn() -> Self)] =
+    const PRESETS: &'static [Named<Self>] =
         &[("linux-2.6.39", Self::linux_2_6_39), ("linux-3.5.7", Self::linux_3_5_7)];
 }
 

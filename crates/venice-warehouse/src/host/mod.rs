@@ -52,7 +52,7 @@ struct Lock {
     parties: u16,
 }
 
-/// What a host works with at one instant.
+/// The surroundings of a host at one instant.
 pub(crate) struct Cx<'a, 'b> {
     /// The host.
     pub host: HostId,
@@ -66,9 +66,9 @@ pub(crate) struct Cx<'a, 'b> {
     pub packets: &'a mut Packets,
     /// New events.
     pub out: &'a mut Outbox<'b, Event>,
-    /// What is measured.
+    /// Measurements.
     pub records: &'a mut Records,
-    /// What all hosts have in common.
+    /// Constants of all hosts.
     pub shared: &'a Shared,
 }
 

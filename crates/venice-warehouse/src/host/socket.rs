@@ -21,7 +21,7 @@ pub(super) struct Socket {
     pub readers: Vec<ThreadId>,
 }
 
-/// What a socket is.
+/// The kinds of sockets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Kind {
     Udp(Udp),

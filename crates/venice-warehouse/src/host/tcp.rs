@@ -124,10 +124,8 @@ impl Host {
         let is_over = tcp.connection.is_closed();
         let has_any = |set: &[Events]| set.iter().any(|event| events.has(*event));
         let is_new = events.has(Events::CONNECTED) || has_any(&OVER);
-        if is_new {
-            if let Some(listener) = tcp.opened_by.take() {
-                self.leave_opening(listener, socket, is_over, cx);
-            }
+        if let Some(listener) = is_new.then(|| tcp.opened_by.take()).flatten() {
+            self.leave_opening(listener, socket, is_over, cx);
         }
         if is_new || events.has(Events::WRITABLE) {
             self.wake_writer(socket, cx);

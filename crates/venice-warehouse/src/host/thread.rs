@@ -71,9 +71,9 @@ pub enum Call {
     Accept {
         /// The listening socket.
         listener: SocketId,
-        /// Which call.
+        /// The call.
         by: AcceptCall,
-        /// What it does if none waits.
+        /// Its behaviour if none waits.
         wait: Wait,
     },
     /// Sends a message on a connection; waits while its buffer is full.
@@ -82,7 +82,7 @@ pub enum Call {
         socket: SocketId,
         /// Bytes of the message.
         bytes: u32,
-        /// What it says.
+        /// Its content.
         message: u64,
     },
     /// Sends a datagram.
@@ -95,7 +95,7 @@ pub enum Call {
         to: SocketId,
         /// Bytes of the datagram.
         bytes: u32,
-        /// What it says.
+        /// Its content.
         message: u64,
     },
     /// Receives a datagram, or bytes of a connection.
@@ -104,7 +104,7 @@ pub enum Call {
         socket: SocketId,
         /// Most bytes of a connection.
         most: u32,
-        /// What it does if there is nothing.
+        /// Its behaviour if there is nothing.
         wait: Wait,
     },
     /// Adds a socket to those that an epoll instance watches.
@@ -143,7 +143,7 @@ pub enum Return {
     Socket(SocketId),
     /// Bytes were received.
     Received {
-        /// How many.
+        /// Their number.
         bytes: u32,
         /// The message that ends with them, if one does.
         message: Option<u64>,

@@ -8,7 +8,7 @@ use crate::application::{Environment, Resume, sum};
 use crate::host::thread::{Call, Return, SocketId, Step, Wait};
 use crate::packet::Host;
 
-/// What a client does.
+/// The state of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     /// It waits before it asks.

@@ -44,7 +44,7 @@ pub enum Version {
     V1_4_17,
 }
 
-/// When a client opens a connection.
+/// The moment at which a client opens a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Connect {
@@ -67,7 +67,7 @@ pub struct Memcached {
     pub version: Version,
     /// Threads of a server that answer (memcached's default: 4).
     pub workers: u16,
-    /// When a client opens a connection.
+    /// The moment at which a client opens a connection.
     pub connect: Connect,
     /// Requests of each client (DIABLO, section 4.2: 30 000), each to a server at random.
     pub requests: u32,

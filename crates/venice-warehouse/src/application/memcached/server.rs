@@ -15,7 +15,7 @@ const MOST_READY: u16 = 32;
 /// Requests of one connection in a row (memcached's default: 20).
 const MOST_REQUESTS: u32 = 20;
 
-/// What a worker does.
+/// The state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Waiting,
