@@ -66,8 +66,8 @@ pub enum FigureKind {
 pub struct PaperCurve {
     /// Its name in the legend.
     pub label: String,
-    /// Label of the curve that it is compared with; without it, the one of the same label. Empty for
-    /// the only curve of a figure without series.
+    /// Label of the curve that it is compared with: the values of its series, with blanks between;
+    /// without it, the one of the same label. Empty for the only curve of a figure without series.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
     /// The place of the figures: `figure 6a, read off the plot`.
@@ -168,14 +168,15 @@ impl Figure {
         })
     }
 
-    fn label(&self, coordinates: &[Coordinate]) -> String {
+    /// Returns the label of the curve that a point is on.
+    pub fn label(&self, coordinates: &[Coordinate]) -> String {
         let named = |name: &String| coordinates.iter().find(|place| place.name == *name);
         let text = |place: &Coordinate| match &place.value {
             Value::String(text) => text.clone(),
             value => format!("{} {value}", place.name),
         };
         let texts: Vec<String> = self.series.iter().filter_map(named).map(text).collect();
-        texts.join(", ")
+        texts.join(" ")
     }
 
     fn points_of(&self, point: &PointResult) -> Vec<(f64, f64)> {

@@ -34,6 +34,21 @@ mod tests {
     }
 
     #[test]
+    fn shipped_curves_have_counterparts() {
+        for (name, text) in SHIPPED {
+            let experiment = Experiment::from_toml(text).unwrap();
+            let points = experiment.points::<Warehouse>().unwrap();
+            for figure in &experiment.figures {
+                for curve in figure.paper.iter().filter_map(|curve| curve.of.as_ref()) {
+                    let labels: Vec<String> =
+                        points.iter().map(|point| figure.label(&point.coordinates)).collect();
+                    assert!(labels.contains(curve), "{name}, {}: {curve}: {labels:?}", figure.name);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn shipped_findings_select_points() {
         for (name, text) in SHIPPED {
             let experiment = Experiment::from_toml(text).unwrap();

@@ -13,7 +13,7 @@ const SMALL: [&str; 9] = [
     "--set",
     "application.iterations=2",
     "--points",
-    "servers=1|8",
+    "rto=200ms,servers=1|8",
     "--out",
 ];
 
@@ -54,7 +54,7 @@ fn run_is_compared_and_reported() {
     let (first, second) = (place.file("first"), place.file("second"));
     let (first, second) = (first.to_str().unwrap(), second.to_str().unwrap());
     let said = place.venice(&[&SMALL[..], &[first]].concat()).expect(0);
-    for part in ["GOODPUT MB/S  PAPER", "3 of 5 points not run", "VERDICT", "findings hold"] {
+    for part in ["GOODPUT MB/S  PAPER", "8 of 10 points not run", "VERDICT", "findings hold"] {
         assert!(said.out.contains(part), "no {part} in {}", said.out);
     }
     assert!(said.err.contains("report.html"), "{}", said.err);
@@ -74,6 +74,18 @@ fn run_is_compared_and_reported() {
     place.venice(&["sim", "report", second, "--output", page]).expect(0);
     let page = fs::read_to_string(page).unwrap();
     assert!(page.contains("<svg") && !page.contains("--threads"), "{page}");
+}
+
+#[test]
+fn experiment_of_guide_can_run() {
+    let place = Place::new();
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/warehouse.md");
+    let guide = fs::read_to_string(guide).unwrap();
+    let (_, text) = guide.split_once("```toml\n").unwrap();
+    let file = place.file("guide.toml");
+    fs::write(&file, text.split_once("```").unwrap().0).unwrap();
+    let shown = place.venice(&["sim", "show", file.to_str().unwrap(), "--json"]).expect(0).json();
+    assert_eq!(shown["experiment"]["name"], "deep-buffers");
 }
 
 #[test]
