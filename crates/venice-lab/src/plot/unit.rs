@@ -26,7 +26,11 @@ impl Unit {
             Unit::BytesPerSecond => {
                 prefixed(value, 1000.0, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s"])
             }
-            Unit::Percent => format!("{value:.0} %"),
+            Unit::Percent if value == 0.0 || value.abs() >= 1.0 => format!("{value:.0} %"),
+            Unit::Percent => {
+                let text = format!("{value:.4}");
+                format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
+            }
             Unit::Metres => prefixed(value, 1000.0, &["m", "km"]),
             Unit::Plain => prefixed(value, 1000.0, &["", "k", "M", "G"]).trim_end().to_owned(),
         }
@@ -84,6 +88,7 @@ mod tests {
         assert_eq!(Unit::BytesPerSecond.write(625e6), "625 MB/s");
         assert_eq!(Unit::BytesPerSecond.write(12.34e9), "12.3 GB/s");
         assert_eq!(Unit::Percent.write(51.2), "51 %");
+        assert_eq!((&*Unit::Percent.write(0.0), &*Unit::Percent.write(0.01)), ("0 %", "0.01 %"));
         assert_eq!(Unit::Metres.write(200.0), "200 m");
         assert_eq!(Unit::Plain.write(5.333), "5.33");
         assert_eq!(Unit::Plain.write(12_000.0), "12 k");

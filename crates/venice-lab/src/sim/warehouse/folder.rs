@@ -43,7 +43,7 @@ impl Folder {
         };
         if let Some(before) = &before {
             let what = match () {
-                () if before.name != wanted.name => format!("{}", before.name),
+                () if before.name != wanted.name => before.name.clone(),
                 () if before.experiment != wanted.experiment => {
                     format!("{} with another configuration", before.name)
                 }

@@ -74,7 +74,7 @@ Writes the page anew from results.json: one file without references to others.";
 
 /// Runs `venice sim list` on the experiments that come with Venice.
 pub fn list(args: &ListArgs) -> anyhow::Result<i32> {
-    show::list::<Warehouse>(args, SHIPPED)
+    show::list(args, SHIPPED)
 }
 
 /// Runs `venice sim show`.

@@ -255,7 +255,6 @@ mod tests {
             "400.5",
             "drops.<full>",
             "</pre><script>",
-            "sweep servers",
             "venice sim run 'a&b.toml'",
             "Venice 1.2.3, seed 7.",
             "a <machine>; 2 threads a point.",

@@ -22,7 +22,7 @@ struct Row {
 }
 
 /// Lists the experiments that come with Venice.
-pub(super) fn list<W: World>(args: &ListArgs, catalogue: &Catalogue) -> Result<i32> {
+pub(super) fn list(args: &ListArgs, catalogue: &Catalogue) -> Result<i32> {
     let mut rows = Vec::new();
     for (name, _) in catalogue {
         let Some(experiment) = arguments::shipped(name, catalogue)? else { continue };
