@@ -14,6 +14,7 @@
 //! - [`topology`]: which switch port leads where.
 //! - [`switch`]: buffers, arbitration and timing of one switch.
 //! - [`packet`], [`traffic`]: what travels; how large, and how often.
+//! - [`journey`]: the time of a request, stage by stage.
 //! - [`records`], [`outcome`]: what is measured, in the world and as results.
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ pub mod application;
 pub mod config;
 pub mod experiment;
 pub mod host;
+pub mod journey;
 pub mod outcome;
 pub mod packet;
 pub mod part;

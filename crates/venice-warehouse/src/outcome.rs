@@ -25,6 +25,9 @@ pub struct Outcome {
     pub histograms: Vec<NamedHistogram>,
     /// Figures over virtual time, such as a queue's length.
     pub series: Vec<Series>,
+    /// The mean time of each stage of requests, the fastest requests first; empty if none were followed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<CauseRow>,
     /// Counts by name, such as `drops.buffer_full`.
     pub counts: BTreeMap<String, u64>,
     /// Events handled.
@@ -34,6 +37,17 @@ pub struct Outcome {
     /// Hash over all events; equal runs have equal ones.
     #[serde(with = "hexadecimal")]
     pub trace_hash: u64,
+}
+
+/// The mean time in each stage of some of all requests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CauseRow {
+    /// Their place among all by rising latency, in percent: from and to.
+    pub percent: (f64, f64),
+    /// Their number.
+    pub count: u64,
+    /// Stages, with microseconds.
+    pub stages: Vec<(String, f64)>,
 }
 
 /// A single figure.
@@ -262,6 +276,11 @@ mod tests {
                 name: "queue".into(),
                 unit: "".into(),
                 points: vec![(0.5, 3.0)],
+            }],
+            causes: vec![CauseRow {
+                percent: (99.9, 100.0),
+                count: 3,
+                stages: vec![("wire".into(), 2.5)],
             }],
             counts: [("drops.buffer_full".to_owned(), 7)].into(),
             events: 9,

@@ -5,6 +5,8 @@ use venice_simkernel::random::mix;
 use venice_simkernel::units::BitRate;
 use venice_tcp::Segment;
 
+use crate::journey::JourneyId;
+
 /// The number of a host, from 0 in the whole warehouse.
 pub type Host = u32;
 
@@ -79,6 +81,8 @@ pub struct Packet {
     pub flow: u32,
     /// The rate at which its bits come to the next switch.
     pub rate: BitRate,
+    /// The request that it carries the end of.
+    pub journey: Option<JourneyId>,
     /// Content.
     pub body: Body,
 }
@@ -90,7 +94,7 @@ impl Packet {
         let ends = u64::from(from.host) << 32 | u64::from(to.host);
         let ports = u64::from(from.port) << 32 | u64::from(to.port);
         let flow = mix(ends ^ mix(ports)) as u32;
-        Self { from, to, bytes, ecn, hops: 0, flow, rate: BitRate(0), body }
+        Self { from, to, bytes, ecn, hops: 0, flow, rate: BitRate(0), journey: None, body }
     }
 
     /// Returns a number for the trace of a run.

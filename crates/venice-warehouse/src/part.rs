@@ -6,9 +6,11 @@ use serde::{Deserialize, Serialize};
 use venice_simkernel::engine::{Node, Outbox, Part};
 use venice_simkernel::units::BitRate;
 
+use crate::config::Config;
 use crate::host::config::Server;
 use crate::host::thread::{SocketId, ThreadId};
 use crate::host::{Cx, Host};
+use crate::journey::{Journey, Journeys, Stage};
 use crate::packet::{Ecn, Host as HostId, Packet, PacketId, Packets};
 use crate::records::{Drop, Records};
 use crate::switch::{Arriving, Departure, Outcome, Switch};
@@ -69,6 +71,8 @@ pub struct Shared {
     pub topology: Topology,
     /// The settings of TCP.
     pub tcp: venice_tcp::Config,
+    /// True if requests are followed stage by stage.
+    pub explains: bool,
     /// Picoseconds of 1024 instructions.
     ps_per_1024: u64,
     /// By node, its place among the hosts or switches of its part.
@@ -77,12 +81,8 @@ pub struct Shared {
 
 impl Shared {
     /// Makes what the parts of a world have in common. `part_of` has the part of each node.
-    pub fn new(
-        server: Server,
-        topology: Topology,
-        tcp: venice_tcp::Config,
-        part_of: &[u16],
-    ) -> Self {
+    pub fn new(config: &Config, topology: Topology, part_of: &[u16]) -> Self {
+        let server = config.server.clone();
         let cycles = server.cycles_per_instruction * 1024.0;
         let ps_per_1024 = (cycles * 1e12 / server.frequency.0 as f64).round() as u64;
         let mut counts =
@@ -95,7 +95,8 @@ impl Shared {
             *count - 1
         };
         let places = part_of.iter().enumerate().map(place).collect();
-        Self { server, topology, tcp, ps_per_1024, places }
+        let (tcp, explains) = (config.tcp.values.clone(), config.explain);
+        Self { server, topology, tcp, explains, ps_per_1024, places }
     }
 
     /// Returns the time of so many instructions.
@@ -150,6 +151,7 @@ pub struct WarehousePart {
     hosts: Vec<Host>,
     switches: Vec<Switch>,
     packets: Packets,
+    journeys: Journeys,
     records: Records,
 }
 
@@ -161,6 +163,7 @@ impl WarehousePart {
             hosts: Vec::new(),
             switches: Vec::new(),
             packets: Packets::default(),
+            journeys: Journeys::default(),
             records: Records::default(),
         }
     }
@@ -185,6 +188,11 @@ impl WarehousePart {
         &self.records
     }
 
+    /// Returns the number of requests that are followed in this part.
+    pub fn followed(&self) -> usize {
+        self.journeys.len()
+    }
+
     /// Returns the number of packets on their way in this part.
     pub fn in_flight(&self) -> usize {
         self.packets.len()
@@ -193,20 +201,29 @@ impl WarehousePart {
 
 impl Part for WarehousePart {
     type Event = Event;
-    type Message = (Event, Option<Packet>);
+    type Message = (Event, Option<(Packet, Option<Journey>)>);
 
     fn handle(&mut self, node: Node, event: Event, out: &mut Outbox<'_, Event>) {
-        let Self { shared, hosts, switches, packets, records } = self;
+        let Self { shared, hosts, switches, packets, journeys, records } = self;
         let shared = shared.as_deref().expect("a part is attached before it runs");
         let place = shared.places[node as usize] as usize;
         let Some(number) = node.checked_sub(shared.topology.hosts()) else {
             let now = out.now();
-            let mut cx =
-                Cx { host: node, now, charged: 0, core: None, packets, out, records, shared };
+            let mut cx = Cx {
+                host: node,
+                now,
+                charged: 0,
+                core: None,
+                packets,
+                journeys,
+                out,
+                records,
+                shared,
+            };
             return hosts[place].handle(event, &mut cx);
         };
         let switch = &mut switches[place];
-        AtSwitch { number, node, shared, switch, packets, records }.handle(event, out);
+        AtSwitch { number, node, shared, switch, packets, journeys, records }.handle(event, out);
     }
 
     fn digest(&self, event: &Event) -> u64 {
@@ -225,16 +242,16 @@ impl Part for WarehousePart {
     }
 
     fn pack(&mut self, event: Event) -> Self::Message {
-        let packet = match event {
-            Event::Arrive { packet, .. } => Some(self.packets.remove(packet)),
-            _ => None,
-        };
-        (event, packet)
+        let Event::Arrive { packet, .. } = event else { return (event, None) };
+        let packet = self.packets.remove(packet);
+        let journey = packet.journey.map(|id| self.journeys.remove(id));
+        (event, Some((packet, journey)))
     }
 
     fn unpack(&mut self, (event, packet): Self::Message) -> Event {
         match (event, packet) {
-            (Event::Arrive { input, .. }, Some(packet)) => {
+            (Event::Arrive { input, .. }, Some((mut packet, journey))) => {
+                packet.journey = journey.map(|journey| self.journeys.insert(journey));
                 Event::Arrive { packet: self.packets.insert(packet), input }
             }
             (event, _) => event,
@@ -249,6 +266,7 @@ struct AtSwitch<'a> {
     shared: &'a Shared,
     switch: &'a mut Switch,
     packets: &'a mut Packets,
+    journeys: &'a mut Journeys,
     records: &'a mut Records,
 }
 
@@ -270,6 +288,9 @@ impl AtSwitch<'_> {
         let topology = &self.shared.topology;
         let packet = self.packets.get_mut(id);
         packet.hops += 1;
+        if let Some(id) = packet.journey {
+            self.journeys.get_mut(id).end(Stage::Wire, out.now());
+        }
         self.records.pass_switch();
         let output = topology.output(self.number, packet.to.host, packet.flow);
         let arriving = Arriving {
@@ -287,7 +308,8 @@ impl AtSwitch<'_> {
             }
             Outcome::Queued { wake_at: None } => {}
             Outcome::Dropped(_) => {
-                self.packets.remove(id);
+                let packet = self.packets.remove(id);
+                packet.journey.map(|id| self.journeys.remove(id));
                 self.records.drop_packet(Drop::Switch);
             }
         }
@@ -306,8 +328,12 @@ impl AtSwitch<'_> {
     /// Takes a packet to the other end of the output's link.
     fn depart(self, departure: Departure, out: &mut Outbox<'_, Event>) {
         let Departure { packet, output, first_bit_at, rate, marked, last_bit_at: _ } = departure;
+        let sent = self.packets.get_mut(packet);
         if marked {
-            self.packets.get_mut(packet).ecn = Ecn::Marked;
+            sent.ecn = Ecn::Marked;
+        }
+        if let Some(id) = sent.journey {
+            self.journeys.get_mut(id).end(Stage::SwitchQueue, out.now());
         }
         let ports = &self.shared.topology.switches()[self.number as usize].ports;
         let port = &ports[usize::from(output)];

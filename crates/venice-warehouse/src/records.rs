@@ -3,6 +3,8 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::journey::{Causes, Spent};
+
 /// The cause of a packet's loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -54,6 +56,8 @@ pub struct Records {
     hops: u64,
     /// Latencies in nanoseconds, by a class that the application chooses.
     latencies: Vec<Latencies>,
+    /// The stages of requests, by latency.
+    causes: Causes,
     /// Sums of the application, by number.
     sums: Vec<u64>,
 }
@@ -119,6 +123,16 @@ impl Records {
         self.latencies[class].0.record(nanos).expect("the histogram grows");
     }
 
+    /// Adds the stages of a request.
+    pub fn explain(&mut self, spent: &Spent) {
+        self.causes.add(spent);
+    }
+
+    /// Returns the stages of requests.
+    pub fn causes(&self) -> &Causes {
+        &self.causes
+    }
+
     /// Adds to a sum.
     pub fn add(&mut self, number: usize, value: u64) {
         if self.sums.len() <= number {
@@ -132,6 +146,7 @@ impl Records {
         self.made += other.made;
         self.delivered += other.delivered;
         self.hops += other.hops;
+        self.causes.merge(&other.causes);
         self.dropped.iter_mut().zip(other.dropped).for_each(|(sum, more)| *sum += more);
         for (class, latencies) in other.latencies.iter().enumerate() {
             if self.latencies.len() <= class {

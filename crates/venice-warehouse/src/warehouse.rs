@@ -11,7 +11,8 @@ use venice_simkernel::random::Stream;
 use crate::application::sum;
 use crate::config::Config;
 use crate::host::config::BadValue;
-use crate::outcome::Outcome;
+use crate::journey::Stage;
+use crate::outcome::{CauseRow, Outcome};
 use crate::part::{Event, Shared, WarehousePart};
 use crate::records::{Drop, Records};
 use crate::run::{BadConfig, World};
@@ -49,9 +50,7 @@ impl Warehouse {
     /// Builds all hosts and switches.
     fn build(config: &Config, threads: usize) -> Result<Self, BadConfig> {
         let (topology, part_of, look_ahead) = Self::plan(config, threads)?;
-        let server = config.server.clone();
-        let shared = Shared::new(server, topology, config.tcp.values.clone(), &part_of);
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared::new(config, topology, &part_of));
         let count = part_of.iter().max().map_or(1, |most| usize::from(*most) + 1);
         let mut parts: Vec<_> = (0..count).map(|_| WarehousePart::new(shared.clone())).collect();
         let root = Stream::new(config.seed);
@@ -77,6 +76,11 @@ impl Warehouse {
         let mut records = Records::default();
         self.engine.parts().for_each(|part| records.merge(part.records()));
         records
+    }
+
+    /// Returns the number of requests that are followed.
+    pub fn followed(&self) -> u64 {
+        self.engine.parts().map(|part| part.followed() as u64).sum()
     }
 
     /// Returns the number of packets on their way.
@@ -143,7 +147,23 @@ impl World for Warehouse {
         let drops = Drop::ALL.map(|cause| (cause.name(), records.dropped(cause)));
         let names = counts.iter().chain(&drops);
         outcome.counts = names.map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        outcome.causes = causes(&records);
         self.config.application.build().report(&records, &mut outcome);
         outcome
     }
+}
+
+/// Parts of all requests by rising latency, in percent.
+const PARTS: [(f64, f64); 5] =
+    [(0.0, 50.0), (50.0, 90.0), (90.0, 99.0), (99.0, 99.9), (99.9, 100.0)];
+
+/// Returns the mean time of each stage, for each of the parts.
+fn causes(records: &Records) -> Vec<CauseRow> {
+    let row = |percent: (f64, f64)| {
+        let cause = records.causes().between(percent.0 / 100.0, percent.1 / 100.0)?;
+        let stages = Stage::ALL.iter().zip(cause.mean_ns);
+        let stages = stages.map(|(stage, ns)| (stage.name().to_owned(), ns / 1000.0)).collect();
+        Some(CauseRow { percent, count: cause.count, stages })
+    };
+    PARTS.into_iter().filter_map(row).collect()
 }

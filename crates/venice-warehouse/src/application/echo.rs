@@ -124,6 +124,7 @@ impl Resume for EchoClient {
             Return::Received { .. } => {
                 environment.records.latency(0, environment.now - self.sent_at);
                 environment.records.add(sum::DONE, 1);
+                environment.end_request();
             }
             _ => {}
         }
@@ -132,6 +133,7 @@ impl Resume for EchoClient {
         }
         self.left -= 1;
         self.sent_at = environment.now;
+        environment.begin_request();
         let message = u64::from(self.left);
         Step::after(500, Call::SendTo { socket, host, to, bytes, message })
     }

@@ -16,6 +16,7 @@ pub use self::memcached::{Memcached, MemcachedClient, MemcachedListener, Memcach
 use crate::host::Setup;
 use crate::host::config::BadValue;
 use crate::host::thread::{Return, SocketId, Step};
+use crate::journey::{Journey, JourneyId, Journeys, Stage};
 use crate::outcome::{NamedHistogram, Outcome};
 use crate::packet::Host;
 use crate::records::Records;
@@ -34,8 +35,40 @@ pub struct Environment<'a> {
     pub random: &'a mut Stream,
     /// Its measurements.
     pub records: &'a mut Records,
+    /// The request that the thread works on.
+    pub(crate) journey: &'a mut Option<JourneyId>,
+    /// Requests that are followed.
+    pub(crate) journeys: &'a mut Journeys,
+    /// True if requests are followed.
+    pub(crate) explains: bool,
     /// The network.
     pub topology: &'a Topology,
+}
+
+impl Environment<'_> {
+    /// A request begins: the next message that the thread sends carries it.
+    pub fn begin_request(&mut self) {
+        self.abandon_request();
+        if self.explains {
+            *self.journey = Some(self.journeys.insert(Journey::begin(self.now)));
+        }
+    }
+
+    /// The request has its answer.
+    pub fn end_request(&mut self) {
+        if let Some(id) = self.journey.take() {
+            let mut journey = self.journeys.remove(id);
+            journey.end(Stage::WakeUp, self.now);
+            self.records.explain(journey.spent());
+        }
+    }
+
+    /// The request has failed.
+    pub fn abandon_request(&mut self) {
+        if let Some(id) = self.journey.take() {
+            self.journeys.remove(id);
+        }
+    }
 }
 
 /// A program of one thread.

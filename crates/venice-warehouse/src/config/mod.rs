@@ -11,13 +11,15 @@ use crate::host::config::{BadValue, Server};
 use crate::topology::TopologyConfig;
 
 /// The configuration of a world.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Config {
     /// The seed of all random numbers.
     pub seed: u64,
     /// The run ends after this time at the latest; 0: when nothing happens any more.
     pub end: Picos,
+    /// Requests are followed stage by stage, so that the results explain the slow ones.
+    pub explain: bool,
     /// The network.
     pub topology: TopologyConfig,
     /// The servers.
@@ -26,6 +28,20 @@ pub struct Config {
     pub tcp: Preset<venice_tcp::Config>,
     /// The programs of the servers.
     pub application: Application,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            end: Picos(0),
+            explain: true,
+            topology: TopologyConfig::default(),
+            server: Server::default(),
+            tcp: Preset::default(),
+            application: Application::default(),
+        }
+    }
 }
 
 impl Presets for venice_tcp::Config {

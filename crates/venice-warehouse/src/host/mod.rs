@@ -24,6 +24,7 @@ use self::nic::Nic;
 use self::socket::{Epoll, Kind, Listener, Socket, Udp};
 use self::thread::{Call, EpollId, SocketId, State, Thread, ThreadId};
 use crate::application::Program;
+use crate::journey::{JourneyId, Journeys, Stage};
 use crate::packet::{Body, Endpoint, Host as HostId, LISTENING, Packet, PacketId, Packets};
 use crate::part::{Event, Shared};
 use crate::records::{Drop, Records};
@@ -64,6 +65,8 @@ pub(crate) struct Cx<'a, 'b> {
     pub core: Option<u16>,
     /// Packets of this part of the world.
     pub packets: &'a mut Packets,
+    /// Requests that are followed.
+    pub journeys: &'a mut Journeys,
     /// New events.
     pub out: &'a mut Outbox<'b, Event>,
     /// Measurements.
@@ -88,9 +91,25 @@ impl Cx<'_, '_> {
         self.out.send(self.host, at - self.now, event);
     }
 
+    /// Ends a stage of a request, if it is followed, at the instant of the next effect.
+    fn end_stage(&mut self, journey: Option<JourneyId>, stage: Stage) {
+        if let Some(id) = journey {
+            let now = self.time();
+            self.journeys.get_mut(id).end(stage, now);
+        }
+    }
+
+    /// Follows a request no longer.
+    fn forget(&mut self, journey: Option<JourneyId>) {
+        if let Some(id) = journey {
+            self.journeys.remove(id);
+        }
+    }
+
     /// Drops a packet.
     fn drop_packet(&mut self, packet: PacketId, cause: Drop) {
-        self.packets.remove(packet);
+        let packet = self.packets.remove(packet);
+        self.forget(packet.journey);
         self.records.drop_packet(cause);
     }
 }
@@ -165,6 +184,7 @@ impl Setup {
             has_met: false,
             opening: None,
             written: 0,
+            journey: None,
         });
     }
 
@@ -203,6 +223,7 @@ impl Host {
 
     /// A packet is in the memory of the host.
     fn arrive(&mut self, packet: PacketId, cx: &mut Cx<'_, '_>) {
+        cx.end_stage(cx.packets.get(packet).journey, Stage::Wire);
         let config = &cx.shared.server.nic;
         if !self.nic.receive(packet, config) {
             return cx.drop_packet(packet, Drop::ReceiveRing);
@@ -227,18 +248,23 @@ impl Host {
     /// Passes a packet from the ring to its socket.
     fn deliver(&mut self, packet: PacketId, cx: &mut Cx<'_, '_>) {
         let packet = cx.packets.remove(packet);
+        cx.end_stage(packet.journey, Stage::Receive);
         let socket = packet.to.port & !LISTENING;
         match (&packet.body, self.sockets.get_mut(socket as usize).map(|socket| &mut socket.kind)) {
             (Body::Udp(datagram), Some(Kind::Udp(udp))) => {
                 let buffers = &cx.shared.server.kernel.values.sockets;
-                if !udp.push(packet.from, *datagram, buffers) {
+                if !udp.push(packet.from, *datagram, packet.journey, buffers) {
+                    cx.forget(packet.journey);
                     return cx.records.drop_packet(Drop::SocketBuffer);
                 }
                 cx.records.deliver_packet();
                 self.wake_readers(socket, cx);
             }
             (Body::Tcp(segment), Some(_)) => self.deliver_segment(&packet, segment, cx),
-            (Body::Udp(_) | Body::Tcp(_), _) => cx.records.drop_packet(Drop::NoSocket),
+            (Body::Udp(_) | Body::Tcp(_), _) => {
+                cx.forget(packet.journey);
+                cx.records.drop_packet(Drop::NoSocket);
+            }
         }
     }
 
@@ -249,8 +275,14 @@ impl Host {
         let link = shared.topology.host_link(cx.host);
         cx.records.make_packet();
         match self.nic.send(at, packet.bytes, link.rate, &shared.server.nic) {
-            None => cx.records.drop_packet(Drop::SendQueue),
+            None => {
+                cx.forget(packet.journey);
+                cx.records.drop_packet(Drop::SendQueue);
+            }
             Some(begins) => {
+                if let Some(id) = packet.journey {
+                    cx.journeys.get_mut(id).end(Stage::SendQueue, begins);
+                }
                 let packet = cx.packets.insert(packet);
                 shared.leave_host(cx.host, packet, begins - cx.now, cx.packets, cx.out);
             }
@@ -263,10 +295,12 @@ impl Host {
         socket: SocketId,
         to: Endpoint,
         datagram: crate::packet::Datagram,
+        journey: Option<JourneyId>,
         cx: &mut Cx<'_, '_>,
     ) {
         let from = Endpoint { host: cx.host, port: socket };
         let packet = Packet::new(from, to, crate::packet::Ecn::NotCapable, Body::Udp(datagram));
+        let packet = Packet { journey, ..packet };
         self.transmit(packet, cx);
     }
 }

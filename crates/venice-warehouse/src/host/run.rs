@@ -163,6 +163,9 @@ impl Host {
             now: cx.time(),
             ready: &self.ready,
             random: &mut state.random,
+            journey: &mut state.journey,
+            journeys: &mut *cx.journeys,
+            explains: cx.shared.explains,
             records: &mut *cx.records,
             topology: &cx.shared.topology,
         };

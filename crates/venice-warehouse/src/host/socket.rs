@@ -8,6 +8,7 @@ use venice_tcp::{Connection, State};
 
 use super::config::SocketBuffers;
 use super::thread::{SocketId, ThreadId};
+use crate::journey::JourneyId;
 use crate::packet::{Datagram, Endpoint};
 
 /// A socket.
@@ -56,6 +57,9 @@ pub(super) struct Tcp {
     pub is_due: bool,
     /// The program has closed it.
     pub is_closed: bool,
+    /// Requests whose messages it sends, and those whose messages have come, by message.
+    pub leaving: Vec<(u64, JourneyId)>,
+    pub arrived: Vec<(u64, JourneyId)>,
 }
 
 impl Tcp {
@@ -68,6 +72,8 @@ impl Tcp {
             timer: None,
             is_due: false,
             is_closed: false,
+            leaving: Vec::new(),
+            arrived: Vec::new(),
         }
     }
 
@@ -96,8 +102,16 @@ impl Tcp {
 /// Datagrams that wait to be read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Udp {
-    waiting: VecDeque<(Endpoint, Datagram)>,
+    waiting: VecDeque<Waiting>,
     bytes: u64,
+}
+
+/// A datagram that waits to be read.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Waiting {
+    pub from: Endpoint,
+    pub datagram: Datagram,
+    pub journey: Option<JourneyId>,
 }
 
 impl Socket {
@@ -118,22 +132,28 @@ impl Socket {
 
 impl Udp {
     /// Keeps a datagram; `false`: the buffer is full.
-    pub fn push(&mut self, from: Endpoint, datagram: Datagram, buffers: &SocketBuffers) -> bool {
+    pub fn push(
+        &mut self,
+        from: Endpoint,
+        datagram: Datagram,
+        journey: Option<JourneyId>,
+        buffers: &SocketBuffers,
+    ) -> bool {
         let bytes = u64::from(datagram.bytes) + buffers.datagram_overhead.0;
         // As Linux does, a buffer takes a last datagram that exceeds it.
         if self.bytes >= buffers.receive.0 {
             return false;
         }
         self.bytes += bytes;
-        self.waiting.push_back((from, datagram));
+        self.waiting.push_back(Waiting { from, datagram, journey });
         true
     }
 
     /// Takes the next datagram.
-    pub fn pop(&mut self, buffers: &SocketBuffers) -> Option<(Endpoint, Datagram)> {
-        let (from, datagram) = self.waiting.pop_front()?;
-        self.bytes -= u64::from(datagram.bytes) + buffers.datagram_overhead.0;
-        Some((from, datagram))
+    pub fn pop(&mut self, buffers: &SocketBuffers) -> Option<Waiting> {
+        let waiting = self.waiting.pop_front()?;
+        self.bytes -= u64::from(waiting.datagram.bytes) + buffers.datagram_overhead.0;
+        Some(waiting)
     }
 }
 

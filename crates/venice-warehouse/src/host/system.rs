@@ -3,6 +3,7 @@
 use super::socket::Kind;
 use super::thread::{AcceptCall, Call, EpollId, LockId, Return, SocketId, State, ThreadId, Wait};
 use super::{Cx, Host};
+use crate::journey::{JourneyId, Stage};
 use crate::packet::{Datagram, Endpoint};
 use crate::part::{Event, Shared};
 
@@ -39,7 +40,9 @@ impl Host {
     ) -> Option<Return> {
         match call {
             Call::Exit => {
-                self.threads[usize::from(thread)].state = State::Over;
+                let state = &mut self.threads[usize::from(thread)];
+                state.state = State::Over;
+                cx.forget(state.journey.take());
                 None
             }
             Call::Continue => Some(Return::Started),
@@ -48,7 +51,8 @@ impl Host {
                 self.copy(bytes, !cx.shared.server.nic.zero_copy, cx);
                 cx.charge(cx.shared.server.kernel.values.udp_send);
                 let to = Endpoint { host, port: to };
-                self.send_datagram(socket, to, Datagram { bytes, message }, cx);
+                let journey = self.leave_program(thread, cx);
+                self.send_datagram(socket, to, Datagram { bytes, message }, journey, cx);
                 Some(Return::Done)
             }
             Call::Receive { socket, most, wait } => self.receive(thread, socket, most, wait, cx),
@@ -72,6 +76,27 @@ impl Host {
                 Some(Return::Done)
             }
         }
+    }
+
+    /// The request that a thread works on leaves with what it sends.
+    pub(super) fn leave_program(
+        &mut self,
+        thread: ThreadId,
+        cx: &mut Cx<'_, '_>,
+    ) -> Option<JourneyId> {
+        let journey = self.threads[usize::from(thread)].journey.take();
+        if let Some(id) = journey {
+            let now = cx.time();
+            cx.journeys.get_mut(id).leave_program(now);
+        }
+        journey
+    }
+
+    /// A thread has a request.
+    fn reach_program(&mut self, thread: ThreadId, journey: JourneyId, cx: &mut Cx<'_, '_>) {
+        cx.end_stage(Some(journey), Stage::WakeUp);
+        cx.journeys.get_mut(journey).turn();
+        cx.forget(self.threads[usize::from(thread)].journey.replace(journey));
     }
 
     /// Puts a thread to sleep: its call is performed again when it is awake.
@@ -118,13 +143,17 @@ impl Host {
         cx: &mut Cx<'_, '_>,
     ) -> Option<Return> {
         let buffers = &cx.shared.server.kernel.values.sockets;
+        let mut journey = None;
         let received = match &mut self.sockets[socket as usize].kind {
-            Kind::Udp(udp) => udp.pop(buffers).map(|(from, datagram)| Return::Received {
-                bytes: datagram.bytes,
-                message: Some(datagram.message),
-                from: (from.host, from.port),
+            Kind::Udp(udp) => udp.pop(buffers).map(|waiting| {
+                journey = waiting.journey;
+                Return::Received {
+                    bytes: waiting.datagram.bytes,
+                    message: Some(waiting.datagram.message),
+                    from: (waiting.from.host, waiting.from.port),
+                }
             }),
-            Kind::Tcp(_) => self.read(socket, most, cx),
+            Kind::Tcp(_) => self.read(socket, most, &mut journey, cx),
             Kind::Listener(_) | Kind::Closed => Some(Return::Closed),
         };
         match received {
@@ -132,6 +161,9 @@ impl Host {
             Some(received) => {
                 if let Return::Received { bytes, .. } = received {
                     self.copy(bytes, true, cx);
+                }
+                if let Some(journey) = journey {
+                    self.reach_program(thread, journey, cx);
                 }
                 Some(received)
             }

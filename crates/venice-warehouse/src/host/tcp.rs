@@ -6,6 +6,7 @@ use super::core::Core;
 use super::socket::{Kind, Socket, Tcp};
 use super::thread::{Return, SocketId, ThreadId, Wait};
 use super::{Cx, Host};
+use crate::journey::{JourneyId, Stage};
 use crate::packet::{Body, Ecn, Endpoint, Host as HostId, LISTENING, Packet};
 use crate::part::Event;
 use crate::records::Drop;
@@ -14,6 +15,8 @@ use crate::records::Drop;
 const OVER: [Events; 3] = [Events::CLOSED, Events::RESET, Events::TIMED_OUT];
 /// The events after which there may be something to read.
 const READABLE: [Events; 3] = [Events::READABLE, Events::MESSAGE, Events::PEER_CLOSED];
+/// Followed requests that have come, and were not read; older ones are forgotten.
+const MOST_ARRIVED: usize = 8;
 /// Picoseconds of a nanosecond: TCP counts nanoseconds.
 const PS_OF_NS: u64 = 1_000;
 
@@ -72,11 +75,18 @@ impl Host {
                 tcp.peer.host == packet.from.host
                     && (tcp.peer.port == packet.from.port || tcp.peer.port & LISTENING != 0)
             }) else {
+                cx.forget(packet.journey);
                 return cx.records.drop_packet(Drop::NoSocket);
             };
             // The other end has a socket of its own for this connection.
             tcp.peer.port = packet.from.port;
             tcp.connection.handle_segment(now, config, segment, packet.ecn == Ecn::Marked);
+            if let Some((message, journey)) = segment.message.zip(packet.journey) {
+                tcp.arrived.push((message, journey));
+                // What came twice, or was read long ago.
+                let old = tcp.arrived.len().saturating_sub(MOST_ARRIVED);
+                tcp.arrived.drain(..old).for_each(|(_, journey)| cx.forget(Some(journey)));
+            }
         }
         cx.records.deliver_packet();
         self.go_on_with(socket, cx);
@@ -120,6 +130,9 @@ impl Host {
     pub(super) fn go_on_with(&mut self, socket: SocketId, cx: &mut Cx<'_, '_>) {
         self.send_segments(socket, cx);
         let Some(tcp) = self.tcp(socket) else { return };
+        if tcp.connection.unacknowledged() == 0 {
+            tcp.leaving.drain(..).for_each(|(_, journey)| cx.forget(Some(journey)));
+        }
         let events = tcp.connection.take_events();
         let is_over = tcp.connection.is_closed();
         let has_any = |set: &[Events]| set.iter().any(|event| events.has(*event));
@@ -134,7 +147,7 @@ impl Host {
             self.wake_readers(socket, cx);
         }
         match is_over && self.tcp(socket).is_some_and(|tcp| tcp.is_closed) {
-            true => self.free(socket),
+            true => self.free(socket, cx),
             false => self.set_timer(socket, cx),
         }
     }
@@ -177,7 +190,14 @@ impl Host {
             let is_capable = segment.flags.has(venice_tcp::Flags::ECT);
             let ecn = if is_capable { Ecn::Capable } else { Ecn::NotCapable };
             let from = Endpoint { host: cx.host, port: socket };
-            let packet = Packet::new(from, tcp.peer, ecn, Body::Tcp(segment));
+            let mut packet = Packet::new(from, tcp.peer, ecn, Body::Tcp(segment));
+            let leaving = tcp.leaving.iter().find(|(message, _)| segment.message == Some(*message));
+            if let Some((_, journey)) = leaving {
+                // Another one leaves if it has to be sent again.
+                let journey = *cx.journeys.get_mut(*journey);
+                packet.journey = Some(cx.journeys.insert(journey));
+                cx.end_stage(packet.journey, Stage::Transport);
+            }
             self.transmit(packet, cx);
         }
     }
@@ -245,7 +265,7 @@ impl Host {
         match is_open {
             true => Some(Return::Socket(socket)),
             false => {
-                self.free(socket);
+                self.free(socket, cx);
                 Some(Return::Closed)
             }
         }
@@ -282,9 +302,15 @@ impl Host {
             return Some(Return::Closed);
         };
         let part = tcp.connection.write(bytes - written, message, &cx.shared.tcp);
+        if written == 0
+            && let Some(journey) = self.leave_program(thread, cx)
+        {
+            let tcp = self.tcp(socket).expect("it was there");
+            tcp.leaving.push((message, journey));
+        }
         let is_all = written + part == bytes;
         if !is_all {
-            tcp.writer = Some(thread);
+            self.tcp(socket).expect("it was there").writer = Some(thread);
             self.sleep(thread);
         }
         self.threads[usize::from(thread)].written = if is_all { 0 } else { written + part };
@@ -298,12 +324,15 @@ impl Host {
         &mut self,
         socket: SocketId,
         most: u32,
+        journey: &mut Option<JourneyId>,
         cx: &mut Cx<'_, '_>,
     ) -> Option<Return> {
         let tcp = self.tcp(socket).expect("checked by the caller");
         let from = (tcp.peer.host, tcp.peer.port);
         let bytes = tcp.connection.read(most, &cx.shared.tcp);
         let message = tcp.connection.next_message();
+        let place = tcp.arrived.iter().position(|(arrived, _)| Some(*arrived) == message);
+        *journey = place.map(|place| tcp.arrived.remove(place).1);
         if bytes == 0 && message.is_none() {
             return tcp.has_ended().then_some(Return::Closed);
         }
@@ -323,7 +352,11 @@ impl Host {
     }
 
     /// Makes the number of a socket free.
-    fn free(&mut self, socket: SocketId) {
+    fn free(&mut self, socket: SocketId, cx: &mut Cx<'_, '_>) {
+        if let Some(tcp) = self.tcp(socket) {
+            let journeys = tcp.leaving.drain(..).chain(tcp.arrived.drain(..));
+            journeys.for_each(|(_, journey)| cx.forget(Some(journey)));
+        }
         self.sockets[socket as usize] = Socket::new(Kind::Closed);
         self.free_sockets.push(socket);
     }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::application::Program;
+use crate::journey::JourneyId;
 use crate::packet::Host;
 use venice_simkernel::random::Stream;
 
@@ -189,4 +190,6 @@ pub(super) struct Thread {
     pub opening: Option<SocketId>,
     /// Bytes of its call that have been written.
     pub written: u32,
+    /// The request that it works on.
+    pub journey: Option<JourneyId>,
 }

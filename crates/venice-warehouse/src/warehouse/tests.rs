@@ -114,6 +114,24 @@ fn all_requests_are_answered() {
     }
 }
 
+/// Stages are the whole latency, and nothing is followed for ever.
+#[test]
+fn stages_add_up() {
+    for transport in ["udp", "tcp"] {
+        let warehouse = ran(&memcached(transport), 2);
+        let outcome = warehouse.outcome();
+        let sum = |row: &CauseRow| row.stages.iter().map(|(_, time)| time).sum::<f64>();
+        let all: f64 = outcome.causes.iter().map(|row| sum(row) * row.count as f64).sum();
+        let requests: u64 = outcome.causes.iter().map(|row| row.count).sum();
+        assert_eq!(requests, 720, "{transport}");
+        let mean = outcome.value("latency.mean").unwrap().0;
+        assert!((all / 720.0 / mean - 1.0).abs() < 0.01, "{transport}: {all}, mean {mean}");
+        assert_eq!(warehouse.followed(), 0, "{transport}");
+    }
+    let quiet = Config { explain: false, ..memcached("tcp") };
+    assert_eq!(ran(&quiet, 1).outcome().causes, []);
+}
+
 #[test]
 fn incast_collapses_and_recovers() {
     let goodput = |servers: u32, rto_ns: u64| {

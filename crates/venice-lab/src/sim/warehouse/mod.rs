@@ -4,6 +4,7 @@
 //! [`World`](venice_warehouse::run::World) runs their points: the warehouse, or one of the tests' own.
 
 mod arguments;
+mod causes;
 mod compare;
 mod figures;
 mod folder;

@@ -6,7 +6,7 @@ use venice_cli::terminal;
 use venice_warehouse::experiment::{Experiment, Figure, Results, Verdict, keys};
 
 use super::numbers::{number, time as virtual_time};
-use super::table;
+use super::{causes, table};
 use crate::plot::Plot;
 use crate::report_table::{ReportTable, escaped};
 
@@ -30,6 +30,7 @@ pub(super) fn html(experiment: &Experiment, results: &Results, plots: &[Plot]) -
         findings(results),
         figures(experiment, plots),
         points(experiment, results),
+        causes::html(results),
         all_figures(experiment, results),
         configuration(experiment, results),
         reproduction(results),

@@ -5,6 +5,7 @@ use venice_warehouse::experiment::{
     Experiment, Expression, Figure, FigureKind, JudgedFinding, PointResult, Results, State, Verdict,
 };
 
+use super::causes;
 use super::numbers::{number, with_unit};
 
 /// A column of figures, and the paper's figure beside it.
@@ -168,6 +169,10 @@ pub(super) fn summary(experiment: &Experiment, results: &Results) -> String {
     let mut parts = vec![title, terminal::table(&columns, rows)];
     if left_out > 0 {
         parts.push(format!("{left_out} of {} points not run", results.points.len()));
+    }
+    let slowest = causes::lines(results);
+    if !slowest.is_empty() {
+        parts.push(slowest.join("\n"));
     }
     if !results.findings.is_empty() {
         let row = |finding: &JudgedFinding| {

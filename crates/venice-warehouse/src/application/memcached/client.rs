@@ -68,6 +68,7 @@ impl MemcachedClient {
         (self.request, self.left) = (request.pack(), request.answer_bytes());
         self.number += 1;
         self.asked_at = environment.now;
+        environment.begin_request();
         match (self.config.transport, self.connection()) {
             (Transport::Tcp, None) => {
                 self.state = State::Connecting;
@@ -112,6 +113,7 @@ impl MemcachedClient {
         let hops = environment.topology.switch_hops(environment.host, self.host());
         environment.records.latency(hops as usize / 2, environment.now - self.asked_at);
         environment.records.add(sum::DONE, 1);
+        environment.end_request();
         self.think(environment)
     }
 
@@ -141,6 +143,7 @@ impl Resume for MemcachedClient {
             }
             (_, Return::Closed | Return::TimedOut) => {
                 environment.records.add(sum::FAILED, 1);
+                environment.abandon_request();
                 if let Some(connection) = self.connections.get_mut(self.server as usize) {
                     *connection = None;
                 }
