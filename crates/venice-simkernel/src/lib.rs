@@ -10,6 +10,7 @@
 //! - [`random`]: a stream of random numbers for each user of one seed.
 //! - [`trace`]: a hash over all events of a run.
 //! - [`minimise`]: smaller scenarios that fail in the same way.
+//! - [`pcapng`]: captures for Wireshark.
 //! - [`units`]: times and shares in text form.
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ mod barrier;
 pub mod engine;
 pub mod events;
 pub mod minimise;
+pub mod pcapng;
 pub mod queue;
 pub mod random;
 pub mod trace;
