@@ -90,7 +90,8 @@ mod tests {
 
     #[test]
     fn blocks_repeat_their_length() {
-        let file = [head("link 0-1"), packet(1_234_567_890_123, &[7; 67], 1500, Some("lost"))].concat();
+        let file =
+            [head("link 0-1"), packet(1_234_567_890_123, &[7; 67], 1500, Some("lost"))].concat();
         let mut rest = file.as_slice();
         let mut kinds = Vec::new();
         while !rest.is_empty() {

@@ -32,7 +32,7 @@ pub use config::{
     Basis, Config, ConfigError, Congestion, DelayedAck, Floor, LossDetection, Reduction, Rto,
 };
 pub use connection::{Connection, Events, Info, State};
-pub use segment::{Flags, SackBlocks, Segment, Timestamps};
+pub use segment::{Flags, SackBlocks, Segment, Timestamps, WINDOW_SCALE};
 pub use statistics::Statistics;
 
 /// Returns the clock of timestamps: never 0, which means none.

@@ -82,6 +82,8 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
+/// The shift of a SYN's window scale: windows are not scaled here, but on the wire they would be.
+pub const WINDOW_SCALE: u8 = 7;
 /// Bytes of the timestamp option, with two of padding.
 pub(crate) const TIMESTAMP_BYTES: u16 = 12;
 
@@ -130,6 +132,43 @@ impl Segment {
         }
         bytes as u32
     }
+
+    /// Returns the options as they are on the wire, in the order of Linux, with their padding. A SYN
+    /// offers [`WINDOW_SCALE`].
+    pub fn options(&self) -> Vec<u8> {
+        const NOP: u8 = 1;
+        let mut options = Vec::new();
+        let is_syn = self.flags.has(Flags::SYN);
+        let has_sack = self.flags.has(Flags::SACK_PERMITTED);
+        if is_syn {
+            options.extend([2, 4]);
+            options.extend(self.mss.to_be_bytes());
+        }
+        // SACK-permitted beside timestamps takes the place of their padding.
+        if has_sack != self.timestamps.is_some() {
+            options.extend([NOP, NOP]);
+        }
+        if has_sack {
+            options.extend([4, 2]);
+        }
+        if let Some(timestamps) = self.timestamps {
+            options.extend([8, 10]);
+            options.extend(timestamps.value.to_be_bytes());
+            options.extend(timestamps.echo.to_be_bytes());
+        }
+        if is_syn {
+            options.extend([NOP, 3, 3, WINDOW_SCALE]);
+        }
+        let blocks = self.sack.as_slice();
+        if !blocks.is_empty() {
+            options.extend([NOP, NOP, 5, 2 + 8 * blocks.len() as u8]);
+            for (first, end) in blocks {
+                options.extend(first.to_be_bytes());
+                options.extend(end.to_be_bytes());
+            }
+        }
+        options
+    }
 }
 
 #[cfg(test)]
@@ -152,5 +191,9 @@ mod tests {
             ..Segment::default()
         };
         assert_eq!((syn.header_bytes(), syn.end()), (40, 1));
+        let plain = Segment { timestamps: None, ..syn };
+        for segment in [segment, syn, plain, Segment::default()] {
+            assert_eq!(segment.options().len() as u32 + 20, segment.header_bytes(), "{segment:?}");
+        }
     }
 }

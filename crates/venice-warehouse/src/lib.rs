@@ -15,10 +15,12 @@
 //! - [`switch`]: buffers, arbitration and timing of one switch.
 //! - [`packet`], [`traffic`]: what travels; how large, and how often.
 //! - [`journey`]: the time of a request, stage by stage.
+//! - [`capture`]: the packets of a link, for Wireshark.
 //! - [`records`], [`outcome`]: what is measured, in the world and as results.
 #![forbid(unsafe_code)]
 
 pub mod application;
+pub mod capture;
 pub mod config;
 pub mod experiment;
 pub mod host;

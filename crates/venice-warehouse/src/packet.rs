@@ -81,6 +81,8 @@ pub struct Packet {
     pub flow: u32,
     /// The rate at which its bits come to the next switch.
     pub rate: BitRate,
+    /// It comes from the end of a connection that was listening.
+    pub is_servers: bool,
     /// The request that it carries the end of.
     pub journey: Option<JourneyId>,
     /// Content.
@@ -94,7 +96,18 @@ impl Packet {
         let ends = u64::from(from.host) << 32 | u64::from(to.host);
         let ports = u64::from(from.port) << 32 | u64::from(to.port);
         let flow = mix(ends ^ mix(ports)) as u32;
-        Self { from, to, bytes, ecn, hops: 0, flow, rate: BitRate(0), journey: None, body }
+        Self {
+            from,
+            to,
+            bytes,
+            ecn,
+            hops: 0,
+            flow,
+            rate: BitRate(0),
+            is_servers: false,
+            journey: None,
+            body,
+        }
     }
 
     /// Returns a number for the trace of a run.

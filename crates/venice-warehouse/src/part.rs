@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use venice_simkernel::engine::{Node, Outbox, Part};
 use venice_simkernel::units::BitRate;
 
+use crate::capture::{Capture, LinkEnd};
 use crate::config::Config;
 use crate::host::config::Server;
 use crate::host::thread::{SocketId, ThreadId};
@@ -183,6 +184,11 @@ impl WarehousePart {
         self.switches.push(switch);
     }
 
+    /// Captures the packets of a link that this part sends.
+    pub fn capture(&mut self, capture: Capture) {
+        self.records.capture(capture);
+    }
+
     /// Returns what was measured.
     pub fn records(&self) -> &Records {
         &self.records
@@ -309,6 +315,8 @@ impl AtSwitch<'_> {
             Outcome::Queued { wake_at: None } => {}
             Outcome::Dropped(_) => {
                 let packet = self.packets.remove(id);
+                let from = LinkEnd::Port { switch: self.number, port: output };
+                self.records.note(from, out.now(), &packet, Some(Drop::Switch));
                 packet.journey.map(|id| self.journeys.remove(id));
                 self.records.drop_packet(Drop::Switch);
             }
@@ -335,6 +343,8 @@ impl AtSwitch<'_> {
         if let Some(id) = sent.journey {
             self.journeys.get_mut(id).end(Stage::SwitchQueue, out.now());
         }
+        let from = LinkEnd::Port { switch: self.number, port: output };
+        self.records.note(from, first_bit_at, sent, None);
         let ports = &self.shared.topology.switches()[self.number as usize].ports;
         let port = &ports[usize::from(output)];
         let after = first_bit_at - out.now() + port.propagation.0;

@@ -3,7 +3,9 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::capture::{Capture, Captured, LinkEnd};
 use crate::journey::{Causes, Spent};
+use crate::packet::Packet;
 
 /// The cause of a packet's loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -56,6 +58,8 @@ pub struct Records {
     hops: u64,
     /// Latencies in nanoseconds, by a class that the application chooses.
     latencies: Vec<Latencies>,
+    /// The packets of a link.
+    capture: Option<Box<Capture>>,
     /// The stages of requests, by latency.
     causes: Causes,
     /// Sums of the application, by number.
@@ -121,6 +125,23 @@ impl Records {
         }
         let nanos = picos.div_ceil(1000);
         self.latencies[class].0.record(nanos).expect("the histogram grows");
+    }
+
+    /// Captures the packets of a link from now on.
+    pub(crate) fn capture(&mut self, capture: Capture) {
+        self.capture = Some(Box::new(capture));
+    }
+
+    /// Notes a packet that leaves the end of a link, or is lost before, if it is captured.
+    pub(crate) fn note(&mut self, from: LinkEnd, at: u64, packet: &Packet, dropped: Option<Drop>) {
+        if let Some(capture) = &mut self.capture {
+            capture.note(from, at, packet, dropped);
+        }
+    }
+
+    /// Returns the captured packets.
+    pub fn captured(&self) -> &[Captured] {
+        self.capture.as_ref().map_or(&[], |capture| capture.packets())
     }
 
     /// Adds the stages of a request.

@@ -41,6 +41,19 @@ pub trait World: Sized {
     /// With the key that cannot be run.
     fn new(config: &Self::Config, threads: usize) -> Result<Self, BadConfig>;
 
+    /// Captures a link from now on, in both directions: `host:3`, or `switch:2.31` with its port.
+    ///
+    /// # Errors
+    /// If there is no such link.
+    fn capture(&mut self, link: &str) -> Result<(), BadConfig> {
+        Err(BadConfig::new("link", format!("'{link}': this world has no links")))
+    }
+
+    /// Returns the captured packets so far as a pcapng file, with their number.
+    fn captured(&self) -> (Vec<u8>, usize) {
+        (Vec::new(), 0)
+    }
+
     /// Runs until a virtual time in picoseconds, or until it is over. Stops on the way change no
     /// result.
     fn advance(&mut self, until_ps: u64);

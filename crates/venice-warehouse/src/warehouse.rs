@@ -6,9 +6,11 @@ mod tests;
 use std::sync::Arc;
 
 use venice_simkernel::engine::Engine;
+use venice_simkernel::pcapng;
 use venice_simkernel::random::Stream;
 
 use crate::application::sum;
+use crate::capture::{BadLink, Capture, Captured, LinkEnd};
 use crate::config::Config;
 use crate::host::config::BadValue;
 use crate::journey::Stage;
@@ -23,6 +25,8 @@ use crate::topology::Topology;
 pub struct Warehouse {
     config: Config,
     shared: Arc<Shared>,
+    /// The link that is captured.
+    link: String,
     engine: Engine<WarehousePart>,
 }
 
@@ -68,7 +72,7 @@ impl Warehouse {
         }
         let first = (0..hosts).map(|host| (host, 0, Event::Start));
         let engine = Engine::new(parts, part_of, look_ahead, first);
-        Ok(Self { config: config.clone(), shared, engine })
+        Ok(Self { config: config.clone(), shared, link: String::new(), engine })
     }
 
     /// Returns the sum of what all parts have measured.
@@ -98,6 +102,26 @@ impl World for Warehouse {
 
     fn new(config: &Config, threads: usize) -> Result<Self, BadConfig> {
         Self::build(config, threads)
+    }
+
+    fn capture(&mut self, link: &str) -> Result<(), BadConfig> {
+        let bad = |why: &str| BadConfig::new("link", why.to_owned());
+        let end: LinkEnd = link.parse().map_err(|error: BadLink| bad(&error.to_string()))?;
+        let peer = end.peer(&self.shared.topology);
+        let peer = peer.ok_or_else(|| bad(&format!("'{link}': the topology has no such link")))?;
+        self.link = link.to_owned();
+        for part in self.engine.parts_mut() {
+            part.capture(Capture::new([end, peer]));
+        }
+        Ok(())
+    }
+
+    fn captured(&self) -> (Vec<u8>, usize) {
+        let parts = self.engine.parts().map(|part| part.records().captured());
+        let mut packets: Vec<&Captured> = parts.flatten().collect();
+        packets.sort_by_key(|packet| packet.order());
+        let blocks: Vec<u8> = packets.iter().flat_map(|packet| packet.block()).collect();
+        ([pcapng::head(&self.link), blocks].concat(), packets.len())
     }
 
     fn advance(&mut self, until_ps: u64) {

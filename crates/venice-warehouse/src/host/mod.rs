@@ -24,6 +24,7 @@ use self::nic::Nic;
 use self::socket::{Epoll, Kind, Listener, Socket, Udp};
 use self::thread::{Call, EpollId, SocketId, State, Thread, ThreadId};
 use crate::application::Program;
+use crate::capture::LinkEnd;
 use crate::journey::{JourneyId, Journeys, Stage};
 use crate::packet::{Body, Endpoint, Host as HostId, LISTENING, Packet, PacketId, Packets};
 use crate::part::{Event, Shared};
@@ -276,6 +277,7 @@ impl Host {
         cx.records.make_packet();
         match self.nic.send(at, packet.bytes, link.rate, &shared.server.nic) {
             None => {
+                cx.records.note(LinkEnd::Host(cx.host), at, &packet, Some(Drop::SendQueue));
                 cx.forget(packet.journey);
                 cx.records.drop_packet(Drop::SendQueue);
             }
@@ -283,6 +285,7 @@ impl Host {
                 if let Some(id) = packet.journey {
                     cx.journeys.get_mut(id).end(Stage::SendQueue, begins);
                 }
+                cx.records.note(LinkEnd::Host(cx.host), begins, &packet, None);
                 let packet = cx.packets.insert(packet);
                 shared.leave_host(cx.host, packet, begins - cx.now, cx.packets, cx.out);
             }

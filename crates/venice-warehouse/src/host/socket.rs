@@ -55,6 +55,8 @@ pub(super) struct Tcp {
     pub timer: Option<u64>,
     /// The timer is due, and waits for its core.
     pub is_due: bool,
+    /// It was opened by a listening socket.
+    pub is_server: bool,
     /// The program has closed it.
     pub is_closed: bool,
     /// Requests whose messages it sends, and those whose messages have come, by message.
@@ -71,6 +73,7 @@ impl Tcp {
             writer: None,
             timer: None,
             is_due: false,
+            is_server: opened_by.is_some(),
             is_closed: false,
             leaving: Vec::new(),
             arrived: Vec::new(),

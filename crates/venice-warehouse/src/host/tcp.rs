@@ -191,6 +191,7 @@ impl Host {
             let ecn = if is_capable { Ecn::Capable } else { Ecn::NotCapable };
             let from = Endpoint { host: cx.host, port: socket };
             let mut packet = Packet::new(from, tcp.peer, ecn, Body::Tcp(segment));
+            packet.is_servers = tcp.is_server;
             let leaving = tcp.leaving.iter().find(|(message, _)| segment.message == Some(*message));
             if let Some((_, journey)) = leaving {
                 // Another one leaves if it has to be sent again.

@@ -132,6 +132,30 @@ fn stages_add_up() {
     assert_eq!(ran(&quiet, 1).outcome().causes, []);
 }
 
+/// All packets of a host's link, both ways, in the order of time.
+#[test]
+fn link_is_captured_whole() {
+    let config = memcached("tcp");
+    let run = |threads: usize, link: &str| {
+        let mut warehouse = Warehouse::new(&config, threads).unwrap();
+        warehouse.capture(link).unwrap();
+        warehouse.advance(1000 * SECOND);
+        (warehouse.captured(), warehouse.outcome())
+    };
+    let ((file, count), outcome) = run(1, "host:1");
+    assert_eq!(outcome, ran(&config, 1).outcome(), "a capture changes nothing");
+    // Each request and answer, its acknowledgment, and the handshakes.
+    assert!(count > 100, "{count}");
+    assert_eq!(run(3, "host:1").0, (file, count));
+    assert_eq!(run(1, "switch:0.1").0.1, count, "the same link by its other end");
+    assert!(run(2, "switch:0.4").0.1 > count, "the link from the rack upwards");
+    let error =
+        |link: &str| Warehouse::new(&config, 1).unwrap().capture(link).unwrap_err().to_string();
+    for link in ["host:99", "switch:0.9", "switch:77.0", "rack:1"] {
+        assert!(error(link).contains(link), "{}", error(link));
+    }
+}
+
 #[test]
 fn incast_collapses_and_recovers() {
     let goodput = |servers: u32, rto_ns: u64| {

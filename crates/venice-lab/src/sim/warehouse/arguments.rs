@@ -70,6 +70,10 @@ pub struct RunArgs {
     /// Threads of one point [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
+    /// Capture a link of each point for Wireshark, in capture-N.pcapng of the folder: host:3, or
+    /// switch:2.31 with its port
+    #[arg(long, value_name = "LINK")]
+    pub capture: Option<String>,
     /// Print the results as JSON
     #[arg(long)]
     pub json: bool,

@@ -75,6 +75,13 @@ impl Folder {
         write(&self.path(RESULTS), text.as_bytes())
     }
 
+    /// Writes the captured packets of a point.
+    pub(super) fn write_capture(&self, point: usize, file: &[u8]) -> Result<PathBuf> {
+        let path = self.path(&format!("capture-{point}.pcapng"));
+        write(&path, file)?;
+        Ok(path)
+    }
+
     /// Writes everything: results, tables, plots and the report.
     pub(super) fn publish(&self, experiment: &Experiment, results: &Results) -> Result<()> {
         self.write_results(results)?;

@@ -23,7 +23,7 @@ use venice_warehouse::warehouse::Warehouse;
 
 pub use arguments::{CompareArgs, Layers, ListArgs, ReportArgs, RunArgs, ShowArgs};
 pub use folder::REPORT;
-pub use run::{Observed, run_experiment, run_point};
+pub use run::{Observed, RunPoint, run_experiment, run_point};
 
 /// Experiments by name, with their texts.
 pub type Catalogue = [(&'static str, &'static str)];

@@ -31,16 +31,36 @@ pub struct Observed {
     pub events: u64,
 }
 
-/// Runs one point to its end, or until `observe` breaks; returns how far it came.
+/// A point that was run.
+#[derive(Debug)]
+pub struct RunPoint {
+    /// How far it came.
+    pub state: State,
+    /// Its results.
+    pub outcome: Outcome,
+    /// The packets of the captured link as a pcapng file, and their number.
+    pub captured: Option<(Vec<u8>, usize)>,
+}
+
+/// Runs one point to its end, or until `observe` breaks; captures a link.
 ///
 /// # Errors
 /// With the key that the world cannot run.
 pub fn run_point<W: World>(
     config: &W::Config,
     threads: usize,
+    link: Option<&str>,
     observe: &mut dyn FnMut(Observed) -> ControlFlow<()>,
-) -> Result<(State, Outcome), BadConfig> {
+) -> Result<RunPoint, BadConfig> {
     let mut world = W::new(config, threads)?;
+    if let Some(link) = link {
+        world.capture(link)?;
+    }
+    let end = |world: W, state| RunPoint {
+        state,
+        outcome: world.outcome(),
+        captured: link.map(|_| world.captured()),
+    };
     let mut step = FIRST_STEP_PS;
     while !world.is_over() {
         let start = Instant::now();
@@ -52,10 +72,10 @@ pub fn run_point<W: World>(
         };
         let (now, expected_end, events) = (world.now(), world.expected_end(), world.events());
         if observe(Observed { now, expected_end, events }).is_break() && !world.is_over() {
-            return Ok((State::Interrupted, world.outcome()));
+            return Ok(end(world, State::Interrupted));
         }
     }
-    Ok((State::Done, world.outcome()))
+    Ok(end(world, State::Done))
 }
 
 /// Runs an experiment, until `stop` is true; returns its folder and its results, which are in that
@@ -103,11 +123,16 @@ pub fn run_experiment<W: World>(
             break;
         }
         let (name, start) = (results.points[at].place(), Instant::now());
-        let ran = run_point::<W>(&points[at].config, threads, &mut |observed| {
+        let link = args.capture.as_deref();
+        let ran = run_point::<W>(&points[at].config, threads, link, &mut |observed| {
             progress.observe(&name, start, observed);
             if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        let (state, outcome) = ran.map_err(|error| usage(error.into()))?;
+        let RunPoint { state, outcome, captured } = ran.map_err(|error| usage(error.into()))?;
+        if let Some((file, packets)) = captured {
+            let path = folder.write_capture(at + 1, &file)?;
+            terminal::remark(format!("{packets} packets in {}", path.display()));
+        }
         results.interrupted = state == State::Interrupted;
         let result = &mut results.points[at];
         (result.state, result.wall_s) = (state, start.elapsed().as_secs_f64());
