@@ -178,9 +178,13 @@ impl Receiver {
         if after(edge, self.edge) && rise >= step { edge } else { self.edge }
     }
 
-    /// Offers the window that is possible now. Returns its size in bytes.
-    pub(crate) fn offer_window(&mut self, config: &Config, payload: u16) -> u32 {
-        self.edge = self.possible_edge(config, payload);
+    /// Offers the window that is possible now. Returns its size in bytes. Without SACK it stays as it was
+    /// while there is a gap: a change would hide a duplicate from the peer (Linux,
+    /// `tcp_data_queue_ofo`).
+    pub(crate) fn offer_window(&mut self, config: &Config, options: Negotiated) -> u32 {
+        if options.sack || self.reorder.is_none() {
+            self.edge = self.possible_edge(config, options.payload);
+        }
         self.edge.wrapping_sub(self.next)
     }
 

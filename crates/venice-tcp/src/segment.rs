@@ -62,6 +62,13 @@ impl SackBlocks {
         }
     }
 
+    /// Sorts the blocks by sequence number.
+    pub(crate) fn sort(&mut self) {
+        let first = self.blocks[0].0;
+        let count = usize::from(self.count);
+        self.blocks[..count].sort_unstable_by_key(|(start, _)| start.wrapping_sub(first) as i32);
+    }
+
     /// Returns the blocks, the most recent first.
     pub fn as_slice(&self) -> &[(u32, u32)] {
         &self.blocks[..usize::from(self.count)]

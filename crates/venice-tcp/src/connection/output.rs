@@ -93,7 +93,7 @@ impl Connection {
     /// Returns an acknowledgment without payload, and takes note that it was sent.
     fn segment(&mut self, now: u64, config: &Config, sack: SackBlocks) -> Segment {
         let options = self.sender.options;
-        let window = self.receiver.offer_window(config, options.payload);
+        let window = self.receiver.offer_window(config, options);
         let ack = self.receiver.next();
         let echo = self.receiver.acknowledgment_mut().sent(ack);
         let flags = if echo && options.ecn { Flags::ACK.with(Flags::ECE) } else { Flags::ACK };

@@ -159,7 +159,7 @@ impl Acknowledgment {
     pub(crate) fn sent(&mut self, next: u32) -> bool {
         (self.is_due, self.is_pushed) = (false, false);
         self.deadline = u64::MAX;
-        self.quick = self.quick.saturating_sub(u8::from(self.last != next));
+        self.quick = self.quick.saturating_sub(1);
         self.last = next;
         self.echoes
     }

@@ -40,11 +40,12 @@ impl Sender {
         let window_changed = self.update_window(segment);
         let mut outcome =
             AckOutcome { advanced: after(segment.ack, self.una), ..Default::default() };
+        let highest = self.highest_delivered();
         if self.options.sack && had_outstanding {
             self.mark_sacked(now, config, segment, &mut outcome);
         }
         if outcome.advanced {
-            self.remove_acked(now, config, segment.ack, &mut outcome, statistics);
+            self.remove_acked(now, config, segment.ack, highest, &mut outcome, statistics);
             self.sample_round_trip(now, config, segment, &outcome);
             self.retries = 0;
             self.rtt.backoff = 0;
@@ -105,7 +106,9 @@ impl Sender {
         segment: &Segment,
         outcome: &mut AckOutcome,
     ) {
-        for &(first, end) in segment.sack.as_slice() {
+        let mut blocks = segment.sack;
+        blocks.sort();
+        for &(first, end) in blocks.as_slice() {
             // Old blocks tell of duplicates (RFC 2883).
             if !after(first, segment.ack) || !before(first, end) || after(end, self.nxt) {
                 continue;
@@ -143,15 +146,16 @@ impl Sender {
         let record = self.sent.get_mut(index).expect("the caller found it");
         record.marks.clear(Marks::LOST | Marks::RETRANSMITTED);
         record.marks.set(Marks::SACKED);
-        self.note_delivery(&sent, now, config);
+        self.note_delivery(&sent, now, self.highest_delivered(), config);
     }
 
-    /// Removes what is acknowledged.
+    /// Removes what is acknowledged. `highest` was delivered before this acknowledgment.
     fn remove_acked(
         &mut self,
         now: u64,
         config: &Config,
         ack: u32,
+        highest: u32,
         outcome: &mut AckOutcome,
         statistics: &mut Statistics,
     ) {
@@ -173,7 +177,7 @@ impl Sender {
                 true => outcome.saw_ambiguous = true,
                 false => outcome.rtt = outcome.rtt.or(Some(rtt)),
             }
-            self.note_delivery(&sent, now, config);
+            self.note_delivery(&sent, now, highest, config);
         }
         self.una = ack;
         if before(self.hint, ack) {

@@ -5,8 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{AckOutcome, Bits, Expiry, Marks, Phase, Sender, Sent};
 use crate::config::{Config, LossDetection};
-use crate::sequence::{after, before};
+use crate::sequence::{after, before, later};
 use crate::statistics::Statistics;
+
+/// Round trips that differ by less are equal, in nanoseconds.
+const CLOCK: u64 = 1_000;
 
 /// The state of RACK and of tail loss probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,25 +30,24 @@ pub(super) struct Rack {
 }
 
 impl Rack {
-    /// Takes note of a delivered segment (RFC 8985, section 6.2, steps 1 to 3).
-    fn update(&mut self, sent: &Sent, now: u64, min_rtt: u64) {
+    /// Takes note of a delivered segment (RFC 8985, section 6.2, steps 1 to 3). As in Linux the round
+    /// trip is that of the last one noted, also if another was sent later. `highest` is the highest
+    /// sequence number delivered before.
+    fn update(&mut self, sent: &Sent, now: u64, min_rtt: u64, highest: u32) {
         let rtt = now.saturating_sub(sent.at);
+        let is_ambiguous = sent.marks.has(Marks::AMBIGUOUS);
         // Acknowledged sooner than possible: it was the first transmission that arrived.
-        if sent.marks.has(Marks::AMBIGUOUS) && rtt < min_rtt {
+        if is_ambiguous && rtt + CLOCK < min_rtt {
             return;
         }
-        if !sent.marks.has(Marks::AMBIGUOUS) {
-            if self.is_started && before(sent.end, self.highest) {
-                self.reordering_seen = true;
-            } else {
-                self.highest = sent.end;
-            }
+        if !is_ambiguous {
+            self.reordering_seen |= self.is_started && before(sent.end, highest);
+            self.highest = later(self.highest, sent.end);
         }
-        if !self.is_started
-            || (sent.at, 0) > (self.at, 0)
-            || (sent.at == self.at && after(sent.end, self.end))
-        {
-            (self.at, self.end, self.rtt, self.is_started) = (sent.at, sent.end, rtt, true);
+        self.rtt = rtt;
+        let is_later = sent.at > self.at || (sent.at == self.at && after(sent.end, self.end));
+        if !self.is_started || is_later {
+            (self.at, self.end, self.is_started) = (sent.at, sent.end, true);
         }
     }
 
@@ -64,11 +66,17 @@ impl Rack {
 
 impl Sender {
     /// Takes note of the delivery of a segment for RACK.
-    pub(super) fn note_delivery(&mut self, sent: &Sent, now: u64, config: &Config) {
+    pub(super) fn note_delivery(&mut self, sent: &Sent, now: u64, highest: u32, config: &Config) {
         if config.loss_detection == LossDetection::Rack && self.options.sack {
             let min_rtt = self.min_rtt.into();
-            self.rack.get_or_insert_default().update(sent, now, min_rtt);
+            let first = || Box::new(Rack { highest, ..Rack::default() });
+            self.rack.get_or_insert_with(first).update(sent, now, min_rtt, highest);
         }
+    }
+
+    /// Returns the highest sequence number that was delivered.
+    pub(super) fn highest_delivered(&self) -> u32 {
+        self.rack.as_ref().map_or(self.una, |rack| rack.highest)
     }
 
     /// Returns the index of the highest segment that was selectively acknowledged.

@@ -37,7 +37,6 @@ impl Sender {
         if payload.len > 0 || payload.is_fin {
             statistics.segments += 1;
             statistics.retransmits += u32::from(payload.is_retransmission);
-            self.last_sent = now;
         }
         Some(payload)
     }
@@ -93,8 +92,9 @@ impl Sender {
 
     pub(super) fn retransmit(&mut self, index: usize, now: u64, config: &Config) -> Payload {
         let seq = self.start_of(index);
+        let at = self.note_transmission(now, config);
         let sent = self.sent.get_mut(index).expect("the caller found it");
-        sent.at = now;
+        sent.at = at;
         if !sent.marks.has(Marks::RETRANSMITTED) {
             self.retransmitted += 1;
         }
@@ -166,6 +166,16 @@ impl Sender {
         Some(payload)
     }
 
+    /// Returns the time for the record of a segment. RACK tells by it which was sent first: those of one
+    /// instant are a nanosecond apart.
+    fn note_transmission(&mut self, now: u64, config: &Config) -> u64 {
+        self.last_sent = match config.loss_detection {
+            LossDetection::Rack => now.max(self.last_sent + 1),
+            LossDetection::DuplicateThreshold | LossDetection::Forward => now,
+        };
+        self.last_sent
+    }
+
     /// Sends new bytes, or FIN if `len` is 0.
     fn send_new(&mut self, len: u32, now: u64, config: &Config) -> Payload {
         let seq = self.nxt;
@@ -180,8 +190,9 @@ impl Sender {
             message = self.unsent.pop_front().map(Boundary::message);
             marks.set(Marks::MESSAGE);
         }
+        let at = self.note_transmission(now, config);
         self.sent.push_back(Sent {
-            at: now,
+            at,
             message: message.unwrap_or_default(),
             end: self.nxt,
             marks,

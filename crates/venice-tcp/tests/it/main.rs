@@ -2,5 +2,6 @@
 
 mod faulty_network;
 mod incast;
+mod linux;
 mod pair;
 mod traces;

@@ -204,6 +204,13 @@ impl Pair {
         self.write_message(end, bytes, 0);
     }
 
+    /// Writes, but sends nothing yet.
+    pub fn queue(&mut self, end: usize, bytes: u32) {
+        let config = self.configs[end].clone();
+        assert_eq!(self.end(end).write(bytes, 0, &config), bytes);
+        self.sent_at = self.now;
+    }
+
     pub fn write_message(&mut self, end: usize, bytes: u32, tag: u64) {
         let config = self.configs[end].clone();
         assert_eq!(self.end(end).write(bytes, tag, &config), bytes);
@@ -265,7 +272,7 @@ impl Pair {
             .collect()
     }
 
-    fn numbered(&self, end: usize) -> Vec<(u64, u32)> {
+    pub fn numbered(&self, end: usize) -> Vec<(u64, u32)> {
         let sent = self.log().filter(|(_, from, segment)| *from == end && segment.len > 0);
         let sent: Vec<_> = sent.map(|(at, _, segment)| (at, segment.seq)).collect();
         let first = sent.first().map_or(0, |(_, seq)| *seq);
