@@ -17,7 +17,9 @@ pub fn build_libraries() -> PathBuf {
     let target = profile.parent().expect("target/PROFILE/deps/TEST");
     let mut cargo = Command::new(env!("CARGO"));
     // Of the whole workspace, for the features that its other crates were built with.
-    cargo.args(["build", "--quiet", "--offline", "--workspace", "--lib", "--target-dir"]).arg(target);
+    cargo
+        .args(["build", "--quiet", "--offline", "--workspace", "--lib", "--target-dir"])
+        .arg(target);
     for (name, _) in std::env::vars_os() {
         if OF_THE_TEST.iter().any(|start| name.to_string_lossy().starts_with(start)) {
             cargo.env_remove(name);

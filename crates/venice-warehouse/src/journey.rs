@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(slowest.count, 1);
         assert_eq!(slowest.mean_ns[Stage::SwitchQueue as usize], 3_000_000.0);
         let usual = causes.between(0.0, 0.5).unwrap();
-        assert_eq!((usual.count, usual.mean_ns[Stage::Service as usize]), (500, 5_000.0));
+        assert_eq!((usual.count, usual.mean_ns[Stage::Service as usize].round()), (500, 5_000.0));
         assert_eq!(Causes::default().between(0.0, 1.0), None);
     }
 
