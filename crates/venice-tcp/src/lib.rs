@@ -19,8 +19,7 @@
 //! Left out: payload, checksums, ports, urgent data, path MTU discovery, window scaling as an option
 //! (windows are not scaled), TCP Fast Open, PAWS, keep-alive, autotuned buffers; duplicate SACK and the
 //! undo of spurious recoveries (RFC 2883, 3522, 5682), HyStart (RFC 9406), the rescue retransmission of
-//! RFC 6675, and of Linux compressed acknowledgments and, before RACK, the detection of lost
-//! retransmissions.
+//! RFC 6675, and of Linux compressed acknowledgments.
 #![forbid(unsafe_code)]
 
 mod config;
