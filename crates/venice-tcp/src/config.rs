@@ -70,9 +70,9 @@ pub enum Basis {
     Pipe,
 }
 
-/// The settings of the retransmission time-out.
+/// The settings of the retransmission time-out. The default is that of [`Config::linux_today`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Rto {
     /// The least, in nanoseconds. Linux: 200 ms (`TCP_RTO_MIN`).
     pub minimum_ns: u64,
@@ -90,9 +90,10 @@ pub struct Rto {
     pub clock_ns: u64,
 }
 
-/// The settings of delayed acknowledgments (RFC 9293, section 3.8.6.3).
+/// The settings of delayed acknowledgments (RFC 9293, section 3.8.6.3). The default is that of
+/// [`Config::linux_today`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct DelayedAck {
     /// The time that an acknowledgment may wait, in nanoseconds. Linux: 40 ms (`TCP_ATO_MIN`) and
     /// more where data comes slowly.
@@ -256,10 +257,12 @@ mod tests {
     }
 
     #[test]
-    fn unknown_key_is_refused() {
+    fn keys_are_optional_but_known() {
         let config: Config =
             serde_json::from_str(r#"{"mss": 536, "congestion": "new-reno"}"#).unwrap();
         assert_eq!((config.mss, config.congestion), (536, Congestion::NewReno));
+        let config: Config = serde_json::from_str(r#"{"rto": {"minimum-ns": 5000000}}"#).unwrap();
+        assert_eq!((config.rto.minimum_ns, config.rto.initial_ns), (5 * MS, SECOND));
         let error = serde_json::from_str::<Config>(r#"{"msss": 536}"#).unwrap_err().to_string();
         assert!(error.contains("msss"), "{error}");
     }

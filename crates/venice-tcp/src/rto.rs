@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Floor, Rto};
 use crate::sequence::before;
 
+/// The longest round trip that counts, a quarter of an hour: one by timestamp may be any number.
+const MOST: u64 = 1_000_000_000_000;
+
 /// The estimate of the round trip. All times are nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Estimator {
@@ -34,7 +37,7 @@ impl Estimator {
     /// Takes a sample, rounded to the clock. `una` is the first unacknowledged sequence number, `nxt`
     /// the next to be sent.
     pub(crate) fn sample(&mut self, rtt: u64, rto: &Rto, una: u32, nxt: u32) {
-        let rtt = (rtt / rto.clock_ns * rto.clock_ns).max(rto.clock_ns);
+        let rtt = (rtt / rto.clock_ns * rto.clock_ns).clamp(rto.clock_ns, MOST);
         match rto.floor {
             Floor::Timeout => self.sample_rfc(rtt),
             Floor::Variation => self.sample_linux(rtt, rto.minimum_ns, una, nxt),

@@ -10,6 +10,18 @@ impl Default for Config {
     }
 }
 
+impl Default for Rto {
+    fn default() -> Self {
+        Config::linux_today().rto
+    }
+}
+
+impl Default for DelayedAck {
+    fn default() -> Self {
+        Config::linux_today().delayed_ack
+    }
+}
+
 impl Config {
     /// Returns the settings after Linux 2.6.39 (May 2011), with a tick of 4 ms (`HZ` 250, its
     /// default): the first with an initial window of ten segments, the last but one with an initial

@@ -159,6 +159,20 @@ impl Sender {
         for index in 0..(highest + 1).saturating_sub(usize::from(config.duplicate_threshold)) {
             self.mark_lost(index);
         }
+        // A retransmission is lost too once something new that was sent after it has arrived (old
+        // Linux, `tcp_mark_lost_retrans`).
+        let Some(&arrived) = self.sent.get(highest) else { return };
+        if arrived.marks.has(Marks::AMBIGUOUS) || self.retransmitted == 0 {
+            return;
+        }
+        for index in 0..highest {
+            let is_lost = self.sent.get(index).is_some_and(|sent| {
+                sent.marks.has(Marks::LOST | Marks::RETRANSMITTED) && sent.at < arrived.at
+            });
+            if is_lost {
+                self.lose_retransmission(index);
+            }
+        }
     }
 
     /// RFC 8985, section 6.2, step 5. Starts the timer for those that may still come.

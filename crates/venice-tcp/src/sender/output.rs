@@ -166,12 +166,12 @@ impl Sender {
         Some(payload)
     }
 
-    /// Returns the time for the record of a segment. RACK tells by it which was sent first: those of one
-    /// instant are a nanosecond apart.
+    /// Returns the time for the record of a segment. RACK and forward acknowledgment tell by it which was
+    /// sent first: those of one instant are a nanosecond apart.
     fn note_transmission(&mut self, now: u64, config: &Config) -> u64 {
         self.last_sent = match config.loss_detection {
-            LossDetection::Rack => now.max(self.last_sent + 1),
-            LossDetection::DuplicateThreshold | LossDetection::Forward => now,
+            LossDetection::Rack | LossDetection::Forward => now.max(self.last_sent + 1),
+            LossDetection::DuplicateThreshold => now,
         };
         self.last_sent
     }

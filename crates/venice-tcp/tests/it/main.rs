@@ -1,6 +1,7 @@
 //! Tests of whole connections.
 
 mod faulty_network;
+mod hostile_peer;
 mod incast;
 mod linux;
 mod pair;

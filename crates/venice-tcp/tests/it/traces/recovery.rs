@@ -151,9 +151,11 @@ fn time_out_restarts_slow_start() {
 
 #[test]
 fn lost_retransmission_waits_for_time_out() {
-    for (loss_detection, timeouts) in
-        [(LossDetection::DuplicateThreshold, 1), (LossDetection::Rack, 0)]
-    {
+    for (loss_detection, timeouts) in [
+        (LossDetection::DuplicateThreshold, 1),
+        (LossDetection::Forward, 0),
+        (LossDetection::Rack, 0),
+    ] {
         let mut pair = connected(&Config { loss_detection, ..plain() });
         // The first, and its retransmission after two new ones.
         pair.drop_data(&[1, 13]);
