@@ -42,11 +42,7 @@ impl Warehouse {
         config.check()?;
         let topology = Topology::build(&config.topology)
             .map_err(|bad| BadConfig::new(format!("topology.{}", bad.key), bad.problem))?;
-        let needed = config.application.build().hosts();
-        if topology.hosts() < needed {
-            let why = format!("{} hosts: the application needs {needed}", topology.hosts());
-            return Err(BadConfig::new("topology", why));
-        }
+        config.application.build().fits(&topology)?;
         let partition = topology.partition(threads.clamp(1, usize::from(u16::MAX)) as u16);
         Ok((topology, partition.part_of, partition.look_ahead))
     }

@@ -92,8 +92,9 @@ impl Incast {
 
 impl Build for Incast {
     fn check(&self) -> Result<(), BadValue> {
-        let hosts = 1..=100_000;
-        BadValue::unless(hosts.contains(&self.servers), "servers", self.servers, "1 to 100000")?;
+        // A thread has 16 bits.
+        let hosts = 1..=60_000;
+        BadValue::unless(hosts.contains(&self.servers), "servers", self.servers, "1 to 60000")?;
         let is_size = |size: Bytes| (1..=1 << 30).contains(&size.0);
         for (key, size) in
             [("block", self.block), ("receive", self.receive), ("request", self.request)]

@@ -100,6 +100,16 @@ pub trait Build {
     /// Hosts that it needs.
     fn hosts(&self) -> u32;
 
+    /// Checks that a topology has room for it.
+    ///
+    /// # Errors
+    /// The value that does not fit, from the root of the configuration.
+    fn fits(&self, topology: &Topology) -> Result<(), BadValue> {
+        let (hosts, needed) = (topology.hosts(), self.hosts());
+        let bound = format!("{needed} hosts or more, which the application needs");
+        BadValue::unless(hosts >= needed, "topology", format!("{hosts} hosts"), &bound)
+    }
+
     /// Returns how many requests, blocks or the like there will be in all: [`sum::DONE`] at the end.
     fn total(&self, topology: &Topology) -> u64;
 

@@ -196,7 +196,7 @@ impl Host {
         let kernel = &cx.shared.server.kernel.values;
         cx.charge(kernel.wake_up);
         let state = &mut self.threads[usize::from(thread)];
-        debug_assert_eq!(state.state, State::Asleep);
+        assert_eq!(state.state, State::Asleep, "only a thread that sleeps is woken");
         // Its call is tried again when it runs.
         state.state = State::Ready { left: cx.shared.time_of(kernel.system_call) };
         let last = state.core;

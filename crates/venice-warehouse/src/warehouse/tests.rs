@@ -186,8 +186,10 @@ fn impossible_values_name_their_key() {
         ("server.kernel.futex = 1000000000", "server.kernel.futex"),
         ("server.kernel.preset = 'linux-9'", "must be one of linux-2.6.39, linux-3.5.7"),
         ("server.kernel.sloth = 1", "sloth"),
-        ("topology = { kind = 'single', hosts = 3 }", "topology: 3 hosts: the application needs 9"),
+        ("topology = { kind = 'single', hosts = 3 }", "topology: 3 hosts: must be 9 hosts or more"),
         ("topology.arrays = 0", "topology.arrays"),
+        ("application = { kind = 'incast', servers = 70000 }", "application.servers"),
+        ("application = { kind = 'memcached', servers-per-rack = 31 }", "application.servers-per-rack"),
         ("application = { kind = 'memcached', workers = 0 }", "application.workers"),
         (
             "application = { kind = 'memcached', think = { kind = 'exponential', mean = -1.0 } }",

@@ -164,6 +164,12 @@ impl Build for Memcached {
         self.servers_per_rack + 1
     }
 
+    fn fits(&self, topology: &Topology) -> Result<(), BadValue> {
+        let (each, hosts) = (self.servers_per_rack, topology.hosts_per_rack());
+        let bound = format!("below the {hosts} hosts of a rack, for there to be clients");
+        BadValue::unless(each < hosts, "application.servers-per-rack", each, &bound)
+    }
+
     fn total(&self, topology: &Topology) -> u64 {
         let servers = self.servers_per_rack * topology.racks();
         u64::from(topology.hosts() - servers) * u64::from(self.requests)
