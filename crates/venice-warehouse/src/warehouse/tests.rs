@@ -189,7 +189,10 @@ fn impossible_values_name_their_key() {
         ("topology = { kind = 'single', hosts = 3 }", "topology: 3 hosts: must be 9 hosts or more"),
         ("topology.arrays = 0", "topology.arrays"),
         ("application = { kind = 'incast', servers = 70000 }", "application.servers"),
-        ("application = { kind = 'memcached', servers-per-rack = 31 }", "application.servers-per-rack"),
+        (
+            "application = { kind = 'memcached', servers-per-rack = 31 }",
+            "application.servers-per-rack",
+        ),
         ("application = { kind = 'memcached', workers = 0 }", "application.workers"),
         (
             "application = { kind = 'memcached', think = { kind = 'exponential', mean = -1.0 } }",
