@@ -123,7 +123,7 @@ struct Running<P: Part> {
     last: u64,
 }
 
-/// What the threads share: the time of each part's next event, and its messages.
+/// The state that the threads share: the time of each part's next event, and its messages.
 struct Shared<M> {
     next: Vec<AtomicU64>,
     mail: Vec<Mutex<Vec<Placed<M>>>>,

@@ -63,10 +63,10 @@ pub enum Floor {
 pub enum Basis {
     /// The congestion window, as in Linux.
     Window,
-    /// What is sent and not acknowledged in sequence (`FlightSize`: RFC 5681, equation 4; RFC 6675,
+    /// The bytes sent and not acknowledged in sequence (`FlightSize`: RFC 5681, equation 4; RFC 6675,
     /// section 5, step 4.2).
     FlightSize,
-    /// What is in the network: neither acknowledged in any way nor lost (`pipe`), as in ns-3.
+    /// The bytes in the network: neither acknowledged in any way nor lost (`pipe`), as in ns-3.
     Pipe,
 }
 

@@ -6,7 +6,7 @@ use crate::queue::Queue;
 use crate::segment::SackBlocks;
 use crate::sequence::{after, before, later};
 
-/// What came out of order.
+/// The segments that came out of order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Reorder {
     /// Ranges that neither overlap nor touch, each to the byte behind its last; that of the last

@@ -69,7 +69,8 @@ impl PacketSwitchConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Forwarding {
-    /// As soon as the output never has to wait for a bit: at once if it is not faster than the input.
+    /// A packet leaves once the output never has to wait for a bit: at once if the output is not faster
+    /// than the input.
     #[default]
     CutThrough,
     /// After the last bit came.
@@ -92,17 +93,17 @@ pub enum Arbitration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum BufferConfig {
-    /// So many bytes for each pair of an input and an output.
+    /// Each pair of an input and an output has so many bytes.
     PerQueue {
         /// The room of one pair.
         bytes: Bytes,
     },
-    /// So many bytes for each input, over all outputs.
+    /// Each input has so many bytes, over all outputs.
     PerInput {
         /// The room of one input.
         bytes: Bytes,
     },
-    /// So many bytes for each output, over all inputs.
+    /// Each output has so many bytes, over all inputs.
     PerOutput {
         /// The room of one output.
         bytes: Bytes,

@@ -34,7 +34,7 @@ pub struct Observed {
 /// A point that was run.
 #[derive(Debug)]
 pub struct RunPoint {
-    /// How far it came.
+    /// Its state at the end.
     pub state: State,
     /// Its results.
     pub outcome: Outcome,

@@ -1,4 +1,4 @@
-//! What is retransmitted after which losses.
+//! Retransmissions after losses, by hand.
 
 use venice_tcp::{Basis, Config, Congestion, DelayedAck, LossDetection, Reduction};
 

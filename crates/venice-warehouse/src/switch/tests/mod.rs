@@ -53,7 +53,7 @@ fn packet_switch(config: PacketSwitchConfig, ports: usize) -> Switch {
     Switch::new(&config, &vec![GIGABIT; ports])
 }
 
-/// What the caller of a switch does: makes events of arrivals and wakes.
+/// The caller of a switch: it makes events of arrivals and wakes.
 struct Rig {
     switch: Switch,
     events: Events<Event>,
