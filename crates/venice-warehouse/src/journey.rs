@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::slab::Slab;
+
 /// A stage of a request's way to the server and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -143,49 +145,8 @@ impl Journey {
 /// The number of a journey in its part of the world.
 pub type JourneyId = u32;
 
-/// Journeys by number.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Journeys {
-    slots: Vec<Journey>,
-    free: Vec<JourneyId>,
-}
-
-impl Journeys {
-    /// Puts a journey in.
-    pub fn insert(&mut self, journey: Journey) -> JourneyId {
-        match self.free.pop() {
-            Some(id) => {
-                self.slots[id as usize] = journey;
-                id
-            }
-            None => {
-                self.slots.push(journey);
-                self.slots.len() as JourneyId - 1
-            }
-        }
-    }
-
-    /// Takes a journey out. Its number must be used no more.
-    pub fn remove(&mut self, id: JourneyId) -> Journey {
-        self.free.push(id);
-        self.slots[id as usize]
-    }
-
-    /// Returns a journey, to change it.
-    pub fn get_mut(&mut self, id: JourneyId) -> &mut Journey {
-        &mut self.slots[id as usize]
-    }
-
-    /// Returns the number of journeys.
-    pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-
-    /// True if there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
+/// The journeys of a part of the world, by number.
+pub type Journeys = Slab<Journey>;
 
 /// Buckets of an octave of latencies.
 const OF_OCTAVE: u32 = 8;

@@ -13,7 +13,7 @@
 //! - [`application`]: programs of servers.
 //! - [`topology`]: which switch port leads where.
 //! - [`switch`]: buffers, arbitration and timing of one switch.
-//! - [`packet`], [`traffic`]: what travels; how large, and how often.
+//! - [`packet`], [`slab`], [`traffic`]: what travels, by number; how large, and how often.
 //! - [`journey`]: the time of a request, stage by stage.
 //! - [`capture`]: the packets of a link, for Wireshark.
 //! - [`records`], [`outcome`]: what is measured, in the world and as results.
@@ -30,6 +30,7 @@ pub mod packet;
 pub mod part;
 pub mod records;
 pub mod run;
+pub mod slab;
 pub mod switch;
 pub mod topology;
 pub mod traffic;

@@ -6,6 +6,7 @@ use venice_simkernel::units::BitRate;
 use venice_tcp::Segment;
 
 use crate::journey::JourneyId;
+use crate::slab::Slab;
 
 /// The number of a host, from 0 in the whole warehouse.
 pub type Host = u32;
@@ -138,51 +139,5 @@ impl Body {
     }
 }
 
-/// Packets by number; numbers of packets that are gone are used again.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Packets {
-    slots: Vec<Packet>,
-    free: Vec<PacketId>,
-}
-
-impl Packets {
-    /// Puts a packet in.
-    pub fn insert(&mut self, packet: Packet) -> PacketId {
-        match self.free.pop() {
-            Some(id) => {
-                self.slots[id as usize] = packet;
-                id
-            }
-            None => {
-                self.slots.push(packet);
-                self.slots.len() as PacketId - 1
-            }
-        }
-    }
-
-    /// Takes a packet out. Its number must be used no more.
-    pub fn remove(&mut self, id: PacketId) -> Packet {
-        self.free.push(id);
-        self.slots[id as usize]
-    }
-
-    /// Returns a packet.
-    pub fn get(&self, id: PacketId) -> &Packet {
-        &self.slots[id as usize]
-    }
-
-    /// Returns a packet, to change it.
-    pub fn get_mut(&mut self, id: PacketId) -> &mut Packet {
-        &mut self.slots[id as usize]
-    }
-
-    /// Returns the number of packets.
-    pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-
-    /// True if there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
+/// The packets of a part of the world, by number.
+pub type Packets = Slab<Packet>;

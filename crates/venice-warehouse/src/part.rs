@@ -15,7 +15,7 @@ use crate::journey::{Journey, Journeys, Stage};
 use crate::packet::{Ecn, Host as HostId, Packet, PacketId, Packets};
 use crate::records::{Drop, Records};
 use crate::switch::{Arriving, Departure, Outcome, Switch};
-use crate::topology::{Peer, Topology};
+use crate::topology::{Partition, Peer, Topology};
 
 /// An event of a host or a switch. Hosts have the first numbers of nodes, switches the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,13 +81,12 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Makes what the parts of a world have in common. `part_of` has the part of each node.
-    pub fn new(config: &Config, topology: Topology, part_of: &[u16]) -> Self {
+    /// Makes what the parts of a world have in common. `partition` has the part of each node.
+    pub fn new(config: &Config, topology: Topology, partition: &Partition) -> Self {
         let server = config.server.clone();
         let cycles = server.cycles_per_instruction * 1024.0;
         let ps_per_1024 = (cycles * 1e12 / server.frequency.0 as f64).round() as u64;
-        let mut counts =
-            vec![(0, 0); part_of.iter().max().map_or(0, |most| usize::from(*most) + 1)];
+        let mut counts = vec![(0, 0); usize::from(partition.parts)];
         let hosts = topology.hosts() as usize;
         let place = |(node, part): (usize, &u16)| {
             let (hosts_before, switches_before) = &mut counts[usize::from(*part)];
@@ -95,7 +94,7 @@ impl Shared {
             *count += 1;
             *count - 1
         };
-        let places = part_of.iter().enumerate().map(place).collect();
+        let places = partition.part_of.iter().enumerate().map(place).collect();
         let (tcp, explains) = (config.tcp.values.clone(), config.explain);
         Self { server, topology, tcp, explains, ps_per_1024, places }
     }

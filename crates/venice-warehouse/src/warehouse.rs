@@ -19,7 +19,7 @@ use crate::part::{Event, Shared, WarehousePart};
 use crate::records::{Drop, Records};
 use crate::run::{BadConfig, World};
 use crate::switch::Switch;
-use crate::topology::Topology;
+use crate::topology::{Partition, Topology};
 
 /// A warehouse in virtual time.
 pub struct Warehouse {
@@ -38,20 +38,20 @@ impl From<BadValue> for BadConfig {
 
 impl Warehouse {
     /// Builds what all parts have in common, and which part each node is in.
-    fn plan(config: &Config, threads: usize) -> Result<(Topology, Vec<u16>, u64), BadConfig> {
+    fn plan(config: &Config, threads: usize) -> Result<(Topology, Partition), BadConfig> {
         config.check()?;
         let topology = Topology::build(&config.topology)
             .map_err(|bad| BadConfig::new(format!("topology.{}", bad.key), bad.problem))?;
         config.application.build().fits(&topology)?;
         let partition = topology.partition(threads.clamp(1, usize::from(u16::MAX)) as u16);
-        Ok((topology, partition.part_of, partition.look_ahead))
+        Ok((topology, partition))
     }
 
     /// Builds all hosts and switches.
     fn build(config: &Config, threads: usize) -> Result<Self, BadConfig> {
-        let (topology, part_of, look_ahead) = Self::plan(config, threads)?;
-        let shared = Arc::new(Shared::new(config, topology, &part_of));
-        let count = part_of.iter().max().map_or(1, |most| usize::from(*most) + 1);
+        let (topology, partition) = Self::plan(config, threads)?;
+        let shared = Arc::new(Shared::new(config, topology, &partition));
+        let Partition { parts: count, part_of, look_ahead } = partition;
         let mut parts: Vec<_> = (0..count).map(|_| WarehousePart::new(shared.clone())).collect();
         let root = Stream::new(config.seed);
         let (topology, application) = (&shared.topology, config.application.build());
@@ -143,7 +143,7 @@ impl World for Warehouse {
 
     fn expected_end(&self) -> Option<u64> {
         let total = self.config.application.build().total(&self.shared.topology);
-        let done = self.records().sum(sum::DONE);
+        let done: u64 = self.engine.parts().map(|part| part.records().sum(sum::DONE)).sum();
         (done > 0 && total > 0)
             .then(|| (u128::from(self.engine.now()) * u128::from(total) / u128::from(done)) as u64)
     }

@@ -85,7 +85,7 @@ pub mod sum {
     pub const PICOS: usize = 1;
     /// Requests, blocks or the like that are done.
     pub const DONE: usize = 2;
-    /// Those that failed.
+    /// Requests that failed.
     pub const FAILED: usize = 3;
 }
 

@@ -16,6 +16,7 @@ mod shipped;
 mod sweep;
 
 use serde::{Deserialize, Serialize};
+use strsim::osa_distance;
 use toml::{Table, Value};
 
 use crate::run::{BadConfig, World};
@@ -326,8 +327,8 @@ pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<Stri
     let own_last = name.rsplit('.').next().unwrap_or(name);
     let distance = |other: &'a str| {
         // A right name in the wrong table resembles it too.
-        let misplaced = distance(own_last, last(other)) * 2 + usize::from(own_last != name);
-        distance(name, other).min(misplaced)
+        let misplaced = osa_distance(own_last, last(other)) * 2 + usize::from(own_last != name);
+        osa_distance(name, other).min(misplaced)
     };
     let limit = name.len().div_ceil(3).max(2);
     let mut found: Vec<(usize, &str)> = known.map(|other| (distance(other), other)).collect();
@@ -336,26 +337,6 @@ pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<Stri
     let best = found.first().map_or(0, |(distance, _)| *distance);
     let near = found.into_iter().filter(|(distance, _)| *distance <= best + 1);
     near.take(3).map(|(_, name)| name.to_owned()).collect()
-}
-
-/// Returns the number of letters to insert, remove or replace between two words, where two swapped
-/// neighbours count as one.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                least = least.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]

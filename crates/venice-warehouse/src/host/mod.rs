@@ -15,6 +15,8 @@ mod system;
 mod tcp;
 pub mod thread;
 
+use std::collections::VecDeque;
+
 use serde::{Deserialize, Serialize};
 use venice_simkernel::engine::Outbox;
 use venice_simkernel::random::Stream;
@@ -26,7 +28,9 @@ use self::thread::{Call, EpollId, SocketId, State, Thread, ThreadId};
 use crate::application::Program;
 use crate::capture::LinkEnd;
 use crate::journey::{JourneyId, Journeys, Stage};
-use crate::packet::{Body, Endpoint, Host as HostId, LISTENING, Packet, PacketId, Packets};
+use crate::packet::{
+    Body, Datagram, Ecn, Endpoint, Host as HostId, LISTENING, Packet, PacketId, Packets,
+};
 use crate::part::{Event, Shared};
 use crate::records::{Drop, Records};
 
@@ -50,7 +54,7 @@ pub struct Host {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Lock {
     owner: Option<ThreadId>,
-    waiting: std::collections::VecDeque<ThreadId>,
+    waiting: VecDeque<ThreadId>,
     parties: u16,
 }
 
@@ -107,9 +111,8 @@ impl Cx<'_, '_> {
         }
     }
 
-    /// Drops a packet.
-    fn drop_packet(&mut self, packet: PacketId, cause: Drop) {
-        let packet = self.packets.remove(packet);
+    /// Counts a packet that is in no queue as lost.
+    fn lose(&mut self, packet: &Packet, cause: Drop) {
         self.forget(packet.journey);
         self.records.drop_packet(cause);
     }
@@ -141,14 +144,12 @@ impl Setup {
 
     /// Opens a socket for datagrams. The first has number 0.
     pub fn udp(&mut self) -> SocketId {
-        self.host.sockets.push(Socket::new(Kind::Udp(Udp::default())));
-        self.host.sockets.len() as SocketId - 1
+        self.host.open_socket(Kind::Udp(Udp::default()))
     }
 
     /// Opens a socket that takes connections. Its number is that of the first free one.
     pub fn listener(&mut self) -> SocketId {
-        self.host.sockets.push(Socket::new(Kind::Listener(Listener::default())));
-        self.host.sockets.len() as SocketId - 1
+        self.host.open_socket(Kind::Listener(Listener::default()))
     }
 
     /// Makes an epoll instance that watches some sockets.
@@ -227,7 +228,8 @@ impl Host {
         cx.end_stage(cx.packets.get(packet).journey, Stage::Wire);
         let config = &cx.shared.server.nic;
         if !self.nic.receive(packet, config) {
-            return cx.drop_packet(packet, Drop::ReceiveRing);
+            let packet = cx.packets.remove(packet);
+            return cx.lose(&packet, Drop::ReceiveRing);
         }
         if let Some(at) = self.nic.next_interrupt(cx.now, config) {
             let number = self.nic.interrupt;
@@ -255,17 +257,13 @@ impl Host {
             (Body::Udp(datagram), Some(Kind::Udp(udp))) => {
                 let buffers = &cx.shared.server.kernel.values.sockets;
                 if !udp.push(packet.from, *datagram, packet.journey, buffers) {
-                    cx.forget(packet.journey);
-                    return cx.records.drop_packet(Drop::SocketBuffer);
+                    return cx.lose(&packet, Drop::SocketBuffer);
                 }
                 cx.records.deliver_packet();
                 self.wake_readers(socket, cx);
             }
             (Body::Tcp(segment), Some(_)) => self.deliver_segment(&packet, segment, cx),
-            (Body::Udp(_) | Body::Tcp(_), _) => {
-                cx.forget(packet.journey);
-                cx.records.drop_packet(Drop::NoSocket);
-            }
+            (Body::Udp(_) | Body::Tcp(_), _) => cx.lose(&packet, Drop::NoSocket),
         }
     }
 
@@ -278,8 +276,7 @@ impl Host {
         match self.nic.send(at, packet.bytes, link.rate, &shared.server.nic) {
             None => {
                 cx.records.note(LinkEnd::Host(cx.host), at, &packet, Some(Drop::SendQueue));
-                cx.forget(packet.journey);
-                cx.records.drop_packet(Drop::SendQueue);
+                cx.lose(&packet, Drop::SendQueue);
             }
             Some(begins) => {
                 if let Some(id) = packet.journey {
@@ -297,12 +294,12 @@ impl Host {
         &mut self,
         socket: SocketId,
         to: Endpoint,
-        datagram: crate::packet::Datagram,
+        datagram: Datagram,
         journey: Option<JourneyId>,
         cx: &mut Cx<'_, '_>,
     ) {
         let from = Endpoint { host: cx.host, port: socket };
-        let packet = Packet::new(from, to, crate::packet::Ecn::NotCapable, Body::Udp(datagram));
+        let packet = Packet::new(from, to, Ecn::NotCapable, Body::Udp(datagram));
         let packet = Packet { journey, ..packet };
         self.transmit(packet, cx);
     }

@@ -30,6 +30,14 @@ impl Shared {
     }
 }
 
+impl Cx<'_, '_> {
+    /// Charges `futex(2)`: a lock is contended.
+    fn charge_futex(&mut self) {
+        let kernel = &self.shared.server.kernel.values;
+        self.charge(kernel.system_call + kernel.futex);
+    }
+}
+
 impl Host {
     /// A call takes effect. `None`: the thread sleeps, or has ended.
     pub(super) fn perform(
@@ -253,10 +261,7 @@ impl Host {
             Some(owner) if owner == thread => {}
             Some(_) => {
                 state.waiting.push_back(thread);
-                cx.charge(
-                    cx.shared.server.kernel.values.system_call
-                        + cx.shared.server.kernel.values.futex,
-                );
+                cx.charge_futex();
                 return self.sleep(thread);
             }
         }
@@ -268,9 +273,7 @@ impl Host {
         let state = &mut self.locks[usize::from(lock)];
         state.owner = state.waiting.pop_front();
         if let Some(next) = state.owner {
-            cx.charge(
-                cx.shared.server.kernel.values.system_call + cx.shared.server.kernel.values.futex,
-            );
+            cx.charge_futex();
             self.wake(next, cx);
         }
         Some(Return::Done)

@@ -1,5 +1,6 @@
 //! Connections of a host: segments, timers, and the calls on them.
 
+use venice_simkernel::random::mix;
 use venice_tcp::{Connection, Events, Segment};
 
 use super::core::Core;
@@ -35,7 +36,7 @@ impl Host {
         }
     }
 
-    fn open_socket(&mut self, kind: Kind) -> SocketId {
+    pub(super) fn open_socket(&mut self, kind: Kind) -> SocketId {
         match self.free_sockets.pop() {
             Some(number) => {
                 self.sockets[number as usize] = Socket::new(kind);
@@ -52,7 +53,7 @@ impl Host {
     fn first_sequence(&mut self, cx: &Cx<'_, '_>) -> u32 {
         self.opened = self.opened.wrapping_add(1);
         let number = u64::from(cx.host) << 32 | u64::from(self.opened);
-        venice_simkernel::random::mix(number) as u32
+        mix(number) as u32
     }
 
     /// Passes a segment to its connection.
@@ -65,8 +66,8 @@ impl Host {
         let mut socket = packet.to.port & !LISTENING;
         if packet.to.port & LISTENING != 0 {
             match self.listen(socket, packet.from, segment, cx) {
-                Some(connection) => socket = connection,
-                None => return,
+                Ok(connection) => socket = connection,
+                Err(cause) => return cx.lose(packet, cause),
             }
         } else {
             let now = cx.nanos();
@@ -75,8 +76,7 @@ impl Host {
                 tcp.peer.host == packet.from.host
                     && (tcp.peer.port == packet.from.port || tcp.peer.port & LISTENING != 0)
             }) else {
-                cx.forget(packet.journey);
-                return cx.records.drop_packet(Drop::NoSocket);
+                return cx.lose(packet, Drop::NoSocket);
             };
             // The other end has a socket of its own for this connection.
             tcp.peer.port = packet.from.port;
@@ -92,38 +92,37 @@ impl Host {
         self.go_on_with(socket, cx);
     }
 
-    /// A listening socket gets a segment. Returns the socket of a new connection.
+    /// A listening socket gets a segment. Returns the socket of a new connection, or why there is none.
     fn listen(
         &mut self,
         listener: SocketId,
         from: Endpoint,
         segment: &Segment,
-        cx: &mut Cx<'_, '_>,
-    ) -> Option<SocketId> {
+        cx: &Cx<'_, '_>,
+    ) -> Result<SocketId, Drop> {
         let backlog = cx.shared.server.kernel.values.sockets.backlog as usize;
         let Kind::Listener(state) = &self.sockets[listener as usize].kind else {
-            cx.records.drop_packet(Drop::NoSocket);
-            return None;
+            return Err(Drop::NoSocket);
         };
         if let Some((_, socket)) = state.opening.iter().find(|(peer, _)| *peer == from) {
             let socket = *socket;
             let now = cx.nanos();
             let tcp = self.tcp(socket).expect("it is being opened");
             tcp.connection.handle_segment(now, &cx.shared.tcp, segment, false);
-            return Some(socket);
+            return Ok(socket);
         }
         if state.opening.len() + state.waiting.len() >= backlog {
-            cx.records.drop_packet(Drop::Backlog);
-            return None;
+            return Err(Drop::Backlog);
         }
         let first = self.first_sequence(cx);
-        let connection = Connection::accept(first, &cx.shared.tcp, segment)?;
+        let connection = Connection::accept(first, &cx.shared.tcp, segment);
+        let connection = connection.ok_or(Drop::NoSocket)?;
         let socket =
             self.open_socket(Kind::Tcp(Box::new(Tcp::new(connection, from, Some(listener)))));
         if let Kind::Listener(state) = &mut self.sockets[listener as usize].kind {
             state.opening.push((from, socket));
         }
-        Some(socket)
+        Ok(socket)
     }
 
     /// Does what a connection wants after each change: sends, wakes, sets its timer.

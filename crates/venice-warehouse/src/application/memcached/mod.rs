@@ -88,7 +88,7 @@ pub struct Memcached {
     pub timeout: Picos,
     /// Instructions of the server for a request: it parses, hashes, looks up, and writes its answer.
     pub server_instructions: u32,
-    /// Those of them under the cache's lock; 0: without a lock.
+    /// The part of them under the cache's lock; 0: without a lock.
     pub locked_instructions: u32,
     /// Instructions of the client between an answer and its next request.
     pub client_instructions: u32,
