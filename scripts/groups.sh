@@ -63,7 +63,10 @@ whole() { # whole CARGO-ARGUMENTS... [-- FILTER...]: tests of the tier `all` amo
     tests 40m "$@"
 }
 
-group_simulation() { whole -p venice-simkernel -p venice-tcp -p venice-fabric -p venice-rack -p venice-sim && whole -p venice-memory --lib; }
+group_simulation() {
+    whole -p venice-simkernel -p venice-experiment -p venice-tcp -p venice-warehouse -p venice-fabric -p venice-rack -p venice-sim
+    whole -p venice-memory --lib
+}
 group_channels() { whole -p venice-ports; }
 group_verbs() { whole -p venice-ports -- verbs in_guest && of_programs programs::over_verbs; }
 group_swap() { whole -p venice-swap && whole -p venice --test it -- swap out_of_memory_in_guest; }

@@ -7,7 +7,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use venice_cli::{failure, help, log, manual, numbers};
 use venice_model::{CostModel, LatencyModel, NetworkModel};
 
-use crate::sim::warehouse;
+use crate::sim::experiment;
 use crate::{
     accelerators, channels, fault, forecast, memory, model, monitor, opencl, placement, shares, sim,
 };
@@ -48,7 +48,7 @@ enum Command {
         #[command(subcommand)]
         what: Box<ModelOf>,
     },
-    /// Run racks in virtual time, with faults and checkers, and experiments in a warehouse
+    /// Run racks in virtual time, with faults and checkers, and experiments in simulated worlds
     #[command(after_help = sim::HELP)]
     Sim {
         #[command(subcommand)]
@@ -70,21 +70,21 @@ enum Sim {
     /// Run a rack's control plane: grants, renewals and returns, with crashes and partitions
     #[command(after_help = sim::HELP_CONTROL)]
     Control(Box<sim::ControlArgs>),
-    /// List the experiments in a simulated warehouse
-    #[command(after_help = warehouse::HELP_LIST)]
-    List(warehouse::ListArgs),
+    /// List the experiments that come with Venice
+    #[command(after_help = experiment::HELP_LIST)]
+    List(experiment::ListArgs),
     /// Show an experiment: its sweeps, keys, figures and findings
-    #[command(after_help = warehouse::HELP_SHOW)]
-    Show(warehouse::ShowArgs),
+    #[command(after_help = experiment::HELP_SHOW)]
+    Show(experiment::ShowArgs),
     /// Run an experiment: tables, plots, findings and a report in a folder
-    #[command(after_help = warehouse::HELP_RUN)]
-    Run(Box<warehouse::RunArgs>),
+    #[command(after_help = experiment::HELP_RUN)]
+    Run(Box<experiment::RunArgs>),
     /// Compare the results of two runs
-    #[command(after_help = warehouse::HELP_COMPARE)]
-    Compare(warehouse::CompareArgs),
+    #[command(after_help = experiment::HELP_COMPARE)]
+    Compare(experiment::CompareArgs),
     /// Write the report of a run anew
-    #[command(after_help = warehouse::HELP_REPORT)]
-    Report(warehouse::ReportArgs),
+    #[command(after_help = experiment::HELP_REPORT)]
+    Report(experiment::ReportArgs),
 }
 
 #[derive(Subcommand, Debug)]
@@ -192,11 +192,11 @@ fn simulate(what: Sim) -> anyhow::Result<i32> {
     match what {
         Sim::Rack(args) => sim::rack(&args),
         Sim::Control(args) => sim::control(&args),
-        Sim::List(args) => warehouse::list(&args),
-        Sim::Show(args) => warehouse::show(&args),
-        Sim::Run(args) => warehouse::run(&args),
-        Sim::Compare(args) => warehouse::compare(&args),
-        Sim::Report(args) => warehouse::report(&args),
+        Sim::List(args) => experiment::list(&args),
+        Sim::Show(args) => experiment::show(&args),
+        Sim::Run(args) => experiment::run(&args),
+        Sim::Compare(args) => experiment::compare(&args),
+        Sim::Report(args) => experiment::report(&args),
     }
 }
 

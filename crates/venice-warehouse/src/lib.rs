@@ -6,8 +6,7 @@
 //! the system. It does no I/O and reads no clock: one seed gives one run, on any number of threads.
 //!
 //! - [`config`]: everything that can be set, as data.
-//! - [`experiment`]: experiments, their points, figures and findings, as data.
-//! - [`warehouse`]: a world of a configuration, to run.
+//! - [`warehouse`]: a world of a configuration, which experiments (`venice-experiment`) run.
 //! - [`part`]: hosts and switches of one part of the world, and their events.
 //! - [`host`]: servers and their operating systems.
 //! - [`application`]: programs of servers.
@@ -16,20 +15,17 @@
 //! - [`packet`], [`slab`], [`traffic`]: what travels, by number; how large, and how often.
 //! - [`journey`]: the time of a request, stage by stage.
 //! - [`capture`]: the packets of a link, for Wireshark.
-//! - [`records`], [`outcome`]: what is measured, in the world and as results.
+//! - [`records`]: what is measured.
 #![forbid(unsafe_code)]
 
 pub mod application;
 pub mod capture;
 pub mod config;
-pub mod experiment;
 pub mod host;
 pub mod journey;
-pub mod outcome;
 pub mod packet;
 pub mod part;
 pub mod records;
-pub mod run;
 pub mod slab;
 pub mod switch;
 pub mod topology;

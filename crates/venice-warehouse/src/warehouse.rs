@@ -5,6 +5,8 @@ mod tests;
 
 use std::sync::Arc;
 
+use venice_experiment::outcome::{CauseRow, Outcome};
+use venice_experiment::{BadConfig, World};
 use venice_simkernel::engine::Engine;
 use venice_simkernel::pcapng;
 use venice_simkernel::random::Stream;
@@ -14,12 +16,17 @@ use crate::capture::{BadLink, Capture, Captured, LinkEnd};
 use crate::config::Config;
 use crate::host::config::BadValue;
 use crate::journey::Stage;
-use crate::outcome::{CauseRow, Outcome};
 use crate::part::{Event, Shared, WarehousePart};
 use crate::records::{Drop, Records};
-use crate::run::{BadConfig, World};
 use crate::switch::Switch;
 use crate::topology::{Partition, Topology};
+
+/// Lists experiments of the folder `experiments` by their names.
+macro_rules! shipped {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../experiments/", $name, ".toml")))),*]
+    };
+}
 
 /// A warehouse in virtual time.
 pub struct Warehouse {
@@ -90,6 +97,10 @@ impl Warehouse {
 }
 
 impl World for Warehouse {
+    const NAME: &'static str = "warehouse";
+    const EXPERIMENTS: &'static [(&'static str, &'static str)] =
+        shipped!["incast-1g", "incast-10g", "memcached-tail"];
+
     type Config = Config;
 
     fn check(config: &Config) -> Result<(), BadConfig> {

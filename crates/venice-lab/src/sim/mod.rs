@@ -1,12 +1,12 @@
-//! `venice sim`: racks in virtual time, and experiments in a simulated warehouse.
+//! `venice sim`: racks in virtual time, and experiments in simulated worlds.
 
 mod arguments;
 mod control;
 mod control_text;
+pub mod experiment;
 mod failure;
 mod rack_text;
 mod text;
-pub mod warehouse;
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -31,7 +31,7 @@ EXAMPLES:
   venice sim rack --loss 1%
   venice sim rack --random --seeds 1000
   venice sim control --random --seeds 1000
-  venice sim list                         experiments in a simulated warehouse
+  venice sim list                         experiments in simulated worlds
   venice sim run incast-1g --quick";
 
 /// Examples of `venice sim rack`.

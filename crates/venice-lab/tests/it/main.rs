@@ -1,4 +1,4 @@
 //! The benchmarks and the experiments end to end.
 
 mod channels;
-mod warehouse;
+mod experiment;

@@ -9,10 +9,10 @@ use super::{Build, Environment, Resume, latencies, sum};
 use crate::host::Setup;
 use crate::host::config::BadValue;
 use crate::host::thread::{Call, Return, SocketId, Step, Wait};
-use crate::outcome::Outcome;
 use crate::packet::Host;
 use crate::records::Records;
 use crate::topology::Topology;
+use venice_experiment::outcome::Outcome;
 
 /// Each second host sends datagrams to the host before it, one after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,10 +8,10 @@ use super::{Build, Environment, Resume, latencies, sum};
 use crate::host::Setup;
 use crate::host::config::BadValue;
 use crate::host::thread::{AcceptCall, Call, EpollId, LockId, Return, SocketId, Step, Wait};
-use crate::outcome::{Metric, Outcome};
 use crate::packet::Host;
 use crate::records::Records;
 use crate::topology::Topology;
+use venice_experiment::outcome::{Metric, Outcome};
 
 /// The client's way to wait for its servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

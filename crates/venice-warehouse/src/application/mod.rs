@@ -17,10 +17,10 @@ use crate::host::Setup;
 use crate::host::config::BadValue;
 use crate::host::thread::{Return, SocketId, Step};
 use crate::journey::{Journey, JourneyId, Journeys, Stage};
-use crate::outcome::{NamedHistogram, Outcome};
 use crate::packet::Host;
 use crate::records::Records;
 use crate::topology::Topology;
+use venice_experiment::outcome::{NamedHistogram, Outcome};
 
 /// The surroundings of a program that is resumed.
 #[derive(Debug)]

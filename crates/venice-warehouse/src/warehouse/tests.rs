@@ -203,3 +203,8 @@ fn impossible_values_name_their_key() {
         assert!(said.contains(named), "{text}: {said}");
     }
 }
+
+#[test]
+fn shipped_experiments_can_run() {
+    venice_experiment::shipped::check::<Warehouse>().unwrap();
+}

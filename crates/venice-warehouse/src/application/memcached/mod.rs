@@ -15,11 +15,11 @@ use super::{Build, latencies};
 use crate::host::Setup;
 use crate::host::config::BadValue;
 use crate::host::thread::{AcceptCall, SocketId};
-use crate::outcome::Outcome;
 use crate::packet::Host;
 use crate::records::Records;
 use crate::topology::Topology;
 use crate::traffic::Distribution;
+use venice_experiment::outcome::Outcome;
 
 /// The transport between clients and servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! The stages of requests, from the fastest half to the slowest thousandth.
 
-use venice_warehouse::experiment::{PointResult, Results};
-use venice_warehouse::outcome::CauseRow;
+use venice_experiment::outcome::CauseRow;
+use venice_experiment::{PointResult, Results};
 
 use super::numbers::number;
 use crate::report_table::ReportTable;

@@ -1,4 +1,4 @@
-//! Runs of simulated worlds, as experiments drive them.
+//! Worlds in virtual time, as experiments drive them.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,6 +24,12 @@ impl BadConfig {
 
 /// A world in virtual time that experiments can run.
 pub trait World: Sized {
+    /// Its name in experiments: the value of their key `world`.
+    const NAME: &'static str;
+
+    /// Names and texts of the experiments that come with it.
+    const EXPERIMENTS: &'static [(&'static str, &'static str)];
+
     /// All that can be set. Experiments find its keys by serializing it: each field that it reads it
     /// also writes, but for an `Option` that is `None`. Where its tables differ by a choice, the
     /// choice is the key `kind`.

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
-use venice_lab::sim::warehouse::{Catalogue, Layers, REPORT, RunArgs, run_experiment};
-use venice_warehouse::experiment::{Results, State, Verdict};
-use venice_warehouse::outcome::Outcome;
+use venice_experiment::outcome::Outcome;
+use venice_experiment::{Results, State, Verdict};
+use venice_lab::sim::experiment::{Catalogue, Layers, REPORT, RunArgs, run_experiment};
 
 use queue::Queue;
 
@@ -18,6 +18,7 @@ const CATALOGUE: &Catalogue = &[("queue", QUEUE)];
 
 const QUEUE: &str = r#"
 name = "queue"
+world = "queue"
 title = "Queue with one server <M/M/1>"
 paper = "Kendall 1953"
 description = "Customers arrive & wait."
@@ -93,12 +94,18 @@ fn args(out: &Path, words: &[&str]) -> RunArgs {
     args
 }
 
+fn try_run(out: &Path, words: &[&str], stop: &dyn Fn() -> bool) -> anyhow::Result<Results> {
+    let args = args(out, words);
+    let (experiment, filter) = args.layers.read(CATALOGUE)?;
+    run_experiment::<Queue>(&args, &experiment, &filter, stop).map(|(_, results)| results)
+}
+
 fn run(out: &Path, words: &[&str]) -> Results {
-    run_experiment::<Queue>(&args(out, words), CATALOGUE, &|| false).unwrap().1
+    try_run(out, words, &|| false).unwrap()
 }
 
 fn mistake(out: &Path, words: &[&str]) -> String {
-    let error = run_experiment::<Queue>(&args(out, words), CATALOGUE, &|| false).unwrap_err();
+    let error = try_run(out, words, &|| false).unwrap_err();
     assert!(error.chain().any(|cause| cause.is::<venice_cli::failure::Usage>()), "{error:?}");
     format!("{error:#}")
 }
@@ -155,7 +162,7 @@ fn interrupted_run_resumes() {
         saved_points(&out) == 1 && asked.get() > 3
     };
     let words = ["--full", "--set customers=200000"];
-    let (_, results) = run_experiment::<Queue>(&args(&out, &words), CATALOGUE, &stop).unwrap();
+    let results = try_run(&out, &words, &stop).unwrap();
     assert!(results.interrupted);
     let states: Vec<_> = results.points.iter().map(|point| point.state).collect();
     assert_eq!(states[0], State::Done);

@@ -1,7 +1,7 @@
-//! `venice sim list|show|run|compare|report`: experiments in a simulated warehouse.
+//! `venice sim list|show|run|compare|report`: experiments in simulated worlds.
 //!
-//! The experiments are data ([`venice_warehouse::experiment`]); a
-//! [`World`](venice_warehouse::run::World) runs their points: the warehouse, or one of the tests' own.
+//! The experiments are data ([`venice_experiment`]); a
+//! [`World`](venice_experiment::World) runs their points: one of Venice's, or one of the tests' own.
 
 mod arguments;
 mod causes;
@@ -14,19 +14,17 @@ mod parquet;
 mod run;
 mod show;
 mod table;
+mod worlds;
 
 use venice_cli::failure::{self, EXIT_FAILURE};
 use venice_cli::terminal;
+use venice_experiment::ExperimentError;
 use venice_measure::interrupt;
-use venice_warehouse::experiment::{ExperimentError, SHIPPED};
-use venice_warehouse::warehouse::Warehouse;
 
 pub use arguments::{CompareArgs, Layers, ListArgs, ReportArgs, RunArgs, ShowArgs};
 pub use folder::REPORT;
 pub use run::{Observed, RunPoint, run_experiment, run_point};
-
-/// Experiments by name, with their texts.
-pub type Catalogue = [(&'static str, &'static str)];
+pub use worlds::Catalogue;
 
 /// Examples of `venice sim list`.
 pub const HELP_LIST: &str = "\
@@ -75,22 +73,24 @@ Writes the page anew from results.json: one file without references to others.";
 
 /// Runs `venice sim list` on the experiments that come with Venice.
 pub fn list(args: &ListArgs) -> anyhow::Result<i32> {
-    show::list(args, SHIPPED)
+    show::list(args, &worlds::catalogue())
 }
 
 /// Runs `venice sim show`.
 pub fn show(args: &ShowArgs) -> anyhow::Result<i32> {
-    show::show::<Warehouse>(args, SHIPPED)
+    let (experiment, filter) = args.layers.read(&worlds::catalogue())?;
+    (worlds::of(&experiment)?.show)(args, &experiment, &filter)
 }
 
 /// Runs `venice sim run`.
 pub fn run(args: &RunArgs) -> anyhow::Result<i32> {
     interrupt::catch_signals()?;
-    let (folder, results) =
-        run_experiment::<Warehouse>(args, SHIPPED, &|| interrupt::check().is_err())?;
+    let (experiment, filter) = args.layers.read(&worlds::catalogue())?;
+    let run = worlds::of(&experiment)?.run;
+    let (folder, results) = run(args, &experiment, &filter, &|| interrupt::check().is_err())?;
     match args.json {
         true => terminal::say_json(&results)?,
-        false => terminal::say(table::summary(&results.experiment()?, &results))?,
+        false => terminal::say(table::summary(&experiment, &results))?,
     }
     terminal::remark(format!("results and report: {}", folder.join(REPORT).display()));
     if results.interrupted {

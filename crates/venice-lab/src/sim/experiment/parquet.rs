@@ -10,7 +10,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
 use toml::Value;
-use venice_warehouse::experiment::Results;
+use venice_experiment::Results;
 
 /// A column with a value in each row, or in some.
 struct Column {
@@ -33,7 +33,7 @@ pub(super) fn points(results: &Results) -> Result<Vec<u8>> {
     let wall = points.iter().map(|point| point.outcome.is_some().then_some(point.wall_s)).collect();
     columns.push(Column { name: "wall_s".into(), values: Values::Figures(wall) });
     for name in results.figure_names() {
-        let value = |point: &venice_warehouse::experiment::PointResult| {
+        let value = |point: &venice_experiment::PointResult| {
             let value = point.outcome.as_ref()?.value(&name)?.0;
             value.is_finite().then_some(value)
         };

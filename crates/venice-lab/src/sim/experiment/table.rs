@@ -1,7 +1,7 @@
 //! Points and findings as rows, for the terminal and the report.
 
 use venice_cli::terminal::{self, Align};
-use venice_warehouse::experiment::{
+use venice_experiment::{
     Experiment, Expression, Figure, FigureKind, JudgedFinding, PointResult, Results, State, Verdict,
 };
 

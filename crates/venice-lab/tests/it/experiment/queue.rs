@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use venice_experiment::outcome::{NamedHistogram, Outcome, Series};
+use venice_experiment::{BadConfig, World};
 use venice_simkernel::engine::{Engine, Node, Outbox, Part};
 use venice_simkernel::random::Stream;
-use venice_warehouse::outcome::{NamedHistogram, Outcome, Series};
-use venice_warehouse::run::{BadConfig, World};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -109,6 +109,9 @@ impl Part for Server {
 }
 
 impl World for Queue {
+    const NAME: &'static str = "queue";
+    const EXPERIMENTS: &'static [(&'static str, &'static str)] = &[];
+
     type Config = Config;
 
     fn check(config: &Config) -> Result<(), BadConfig> {

@@ -1,32 +1,10 @@
-//! Experiments as data: a configuration, what is swept, figures, and findings of a paper.
-//!
-//! An experiment is read from TOML ([`Experiment::from_toml`]), changed in layers
-//! ([`Experiment::lay`], [`Experiment::make_quick`], [`Experiment::set`], [`Experiment::sweep`]), and
-//! expanded to points ([`Experiment::points`]). A [`Results`] has the outcome of each.
-//!
-//! - [`keys`]: paths into the configuration.
-//! - [`Expression`]: comparisons of findings.
-
-mod expression;
-mod figure;
-mod finding;
-pub mod keys;
-mod results;
-mod shipped;
-mod sweep;
+//! Experiments as data, and their layers.
 
 use serde::{Deserialize, Serialize};
 use strsim::osa_distance;
 use toml::{Table, Value};
 
-use crate::run::{BadConfig, World};
-
-pub use expression::{Comparison, Evaluation, Expression, ExpressionError, Reading};
-pub use figure::{Curve, Figure, FigureKind, PaperCurve};
-pub use finding::{Finding, Verdict};
-pub use results::{Host, JudgedFinding, PointResult, Results, State};
-pub use shipped::SHIPPED;
-pub use sweep::{Coordinate, Filter, Point, Sweep};
+use crate::{BadConfig, Figure, Finding, Point, Sweep, World, keys, sweep};
 
 /// An experiment that cannot be used, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,6 +61,8 @@ fn hint(nearest: &[String]) -> String {
 pub struct Experiment {
     /// Its name on the command line.
     pub name: String,
+    /// The name of the world that runs it.
+    pub world: String,
     /// One line about it.
     pub title: String,
     /// Section and figure of the paper; empty for none.
@@ -162,7 +142,10 @@ impl Experiment {
     /// # Errors
     /// If the result is inconsistent.
     pub fn lay(&mut self, over: Self) -> Result<(), ExperimentError> {
-        let Self { name, title, paper, description, base: _, config, quick, .. } = over;
+        if !over.world.is_empty() && over.world != self.world {
+            return Err(part("world", format!("that of {} is {}", self.name, self.world)));
+        }
+        let Self { name, title, paper, description, config, quick, .. } = over;
         let texts = [
             (&mut self.name, name),
             (&mut self.title, title),
@@ -303,7 +286,7 @@ impl Experiment {
         self.sweeps.iter().find(|sweep| sweep.sets(name))
     }
 
-    fn no_sweep(&self, part: &str, name: &str) -> ExperimentError {
+    pub(crate) fn no_sweep(&self, part: &str, name: &str) -> ExperimentError {
         let names: Vec<&str> = self.sweeps.iter().map(Sweep::name).collect();
         let why = match names[..] {
             [] => format!("{name} is not swept: nothing is"),
@@ -313,11 +296,11 @@ impl Experiment {
     }
 }
 
-fn part(part: impl Into<String>, why: String) -> ExperimentError {
+pub(crate) fn part(part: impl Into<String>, why: String) -> ExperimentError {
     ExperimentError::Part { part: part.into(), why }
 }
 
-fn is_name_letter(letter: char) -> bool {
+pub(crate) fn is_name_letter(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '-' || letter == '_'
 }
 
@@ -338,6 +321,3 @@ pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<Stri
     let near = found.into_iter().filter(|(distance, _)| *distance <= best + 1);
     near.take(3).map(|(_, name)| name.to_owned()).collect()
 }
-
-#[cfg(test)]
-mod tests;

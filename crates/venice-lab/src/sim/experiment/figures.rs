@@ -1,7 +1,7 @@
 //! Plots of an experiment's figures, the paper's curves beside ours.
 
 use anyhow::Result;
-use venice_warehouse::experiment::{Curve, Experiment, Figure, FigureKind, Results};
+use venice_experiment::{Curve, Experiment, Figure, FigureKind, Results};
 
 use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
 

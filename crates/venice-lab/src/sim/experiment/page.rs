@@ -3,7 +3,7 @@
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use venice_cli::terminal;
-use venice_warehouse::experiment::{Experiment, Figure, Results, Verdict, keys};
+use venice_experiment::{Experiment, Figure, Results, Verdict, keys};
 
 use super::numbers::{number, time as virtual_time};
 use super::{causes, table};
@@ -64,7 +64,7 @@ fn findings(results: &Results) -> String {
     if results.findings.is_empty() {
         return String::new();
     }
-    let item = |finding: &venice_warehouse::experiment::JudgedFinding| {
+    let item = |finding: &venice_experiment::JudgedFinding| {
         let class = match finding.verdict {
             Verdict::Holds => "holds",
             Verdict::DoesNotHold => "fails",
@@ -170,8 +170,8 @@ fn reproduction(results: &Results) -> String {
 
 #[cfg(test)]
 mod tests {
-    use venice_warehouse::experiment::{Host, PointResult, State};
-    use venice_warehouse::outcome::{Metric, Outcome};
+    use venice_experiment::outcome::{Metric, Outcome};
+    use venice_experiment::{Host, PointResult, State};
 
     use super::super::{figures, table};
     use super::*;
@@ -210,7 +210,7 @@ mod tests {
     fn results() -> (Experiment, Results) {
         let experiment = Experiment::from_toml(EXPERIMENT).unwrap();
         let point = |servers: i64, goodput: Option<f64>| PointResult {
-            coordinates: vec![venice_warehouse::experiment::Coordinate {
+            coordinates: vec![venice_experiment::Coordinate {
                 name: "servers".into(),
                 value: servers.into(),
             }],

@@ -4,8 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use toml::Table;
 use venice_cli::terminal::{self, Align};
-use venice_warehouse::experiment::{Experiment, Finding, Point, Sweep, keys};
-use venice_warehouse::run::World;
+use venice_experiment::{Experiment, Filter, Finding, Point, Sweep, World, keys};
 
 use super::{Catalogue, ListArgs, ShowArgs, arguments, usage};
 
@@ -13,6 +12,7 @@ use super::{Catalogue, ListArgs, ShowArgs, arguments, usage};
 #[derive(Serialize)]
 struct Row {
     name: String,
+    world: String,
     title: String,
     paper: String,
     points: usize,
@@ -35,6 +35,7 @@ pub(super) fn list(args: &ListArgs, catalogue: &Catalogue) -> Result<i32> {
             figures: experiment.figures.len(),
             findings: experiment.findings.len(),
             name: experiment.name,
+            world: experiment.world,
             title: experiment.title,
             paper: experiment.paper,
         });
@@ -46,6 +47,7 @@ pub(super) fn list(args: &ListArgs, catalogue: &Catalogue) -> Result<i32> {
     let (left, right) = (Align::Left, Align::Right);
     let columns = [
         ("name", left),
+        ("world", left),
         ("points", right),
         ("quick", right),
         ("figures", right),
@@ -56,7 +58,7 @@ pub(super) fn list(args: &ListArgs, catalogue: &Catalogue) -> Result<i32> {
     let cells = |row: Row| {
         let counts = [row.points, row.quick_points, row.figures, row.findings];
         let counts = counts.map(|count| count.to_string());
-        [&[row.name][..], &counts, &[row.paper, row.title]].concat()
+        [&[row.name, row.world][..], &counts, &[row.paper, row.title]].concat()
     };
     terminal::say(terminal::table(&columns, rows.into_iter().map(cells).collect()))?;
     Ok(0)
@@ -71,8 +73,11 @@ struct Shown<'a> {
 }
 
 /// Shows an experiment.
-pub(super) fn show<W: World>(args: &ShowArgs, catalogue: &Catalogue) -> Result<i32> {
-    let (experiment, filter) = args.layers.read(catalogue)?;
+pub(super) fn show<W: World>(
+    args: &ShowArgs,
+    experiment: &Experiment,
+    filter: &Filter,
+) -> Result<i32> {
     let config = experiment.whole_config::<W>().map_err(usage)?;
     let mut points = experiment.points::<W>().map_err(usage)?;
     points.retain(|point| filter.takes(&point.coordinates));
@@ -80,17 +85,15 @@ pub(super) fn show<W: World>(args: &ShowArgs, catalogue: &Catalogue) -> Result<i
         terminal::say(experiment.to_toml().trim_end())?;
     } else if args.json {
         let points = points.iter().map(place).collect();
-        terminal::say_json(&Shown { experiment: &experiment, config: &config, points })?;
+        terminal::say_json(&Shown { experiment, config: &config, points })?;
     } else {
-        terminal::say(text(&experiment, &config, points.len()))?;
+        terminal::say(text(experiment, &config, points.len()))?;
     }
     Ok(0)
 }
 
 fn place<C>(point: &Point<C>) -> String {
-    let one = |place: &venice_warehouse::experiment::Coordinate| {
-        format!("{}={}", place.name, place.text())
-    };
+    let one = |place: &venice_experiment::Coordinate| format!("{}={}", place.name, place.text());
     point.coordinates.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
@@ -122,7 +125,7 @@ fn text(experiment: &Experiment, config: &Table, points: usize) -> String {
     let rows = keys::leaves(config).into_iter().map(row).collect();
     parts.push(terminal::table(&[("key", left), ("value", left), ("set by", left)], rows));
     if !experiment.figures.is_empty() {
-        let figure = |figure: &venice_warehouse::experiment::Figure| {
+        let figure = |figure: &venice_experiment::Figure| {
             vec![figure.name.clone(), figure.y.clone(), figure.x.clone(), figure.title.clone()]
         };
         let rows = experiment.figures.iter().map(figure).collect();

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde::Serialize;
 use venice_cli::terminal::{self, Align};
-use venice_warehouse::experiment::{PointResult, Results, keys};
+use venice_experiment::{PointResult, Results, keys};
 
 use super::numbers::number;
 

@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use toml::Value;
+
 use super::*;
 use crate::outcome::{Metric, Outcome};
 
@@ -35,6 +37,9 @@ struct Cpu {
 struct Still;
 
 impl World for Still {
+    const NAME: &'static str = "still";
+    const EXPERIMENTS: &'static [(&'static str, &'static str)] = &[];
+
     type Config = Config;
 
     fn check(config: &Config) -> Result<(), BadConfig> {

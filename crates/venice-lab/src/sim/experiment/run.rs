@@ -7,13 +7,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use venice_cli::terminal;
+use venice_experiment::outcome::Outcome;
+use venice_experiment::{
+    BadConfig, Experiment, Filter, Host, Point, PointResult, Results, State, World, keys,
+};
 use venice_measure::machine::Machine;
-use venice_warehouse::experiment::{Host, Point, PointResult, Results, State, keys};
-use venice_warehouse::outcome::Outcome;
-use venice_warehouse::run::{BadConfig, World};
 
 use super::folder::Folder;
-use super::{Catalogue, RunArgs, numbers, usage};
+use super::{RunArgs, numbers, usage};
 
 /// First step of virtual time: a microsecond.
 const FIRST_STEP_PS: u64 = 1_000_000;
@@ -78,17 +79,17 @@ pub fn run_point<W: World>(
     Ok(end(world, State::Done))
 }
 
-/// Runs an experiment, until `stop` is true; returns its folder and its results, which are in that
+/// Runs the points of an experiment that `filter` takes, until `stop` is true; returns its folder and its results, which are in that
 /// folder too.
 ///
 /// # Errors
 /// Usage errors name what is wrong before anything runs.
 pub fn run_experiment<W: World>(
     args: &RunArgs,
-    catalogue: &Catalogue,
+    experiment: &Experiment,
+    filter: &Filter,
     stop: &dyn Fn() -> bool,
 ) -> Result<(PathBuf, Results)> {
-    let (experiment, filter) = args.layers.read(catalogue)?;
     let points = experiment.points::<W>().map_err(usage)?;
     let config = experiment.whole_config::<W>().map_err(usage)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -110,7 +111,7 @@ pub fn run_experiment<W: World>(
         points: points.iter().map(not_run).collect(),
         ..Results::default()
     };
-    let (folder, before) = Folder::open(args.folder(&experiment), &results, args.resume)?;
+    let (folder, before) = Folder::open(args.folder(experiment), &results, args.resume)?;
     results.points.iter_mut().for_each(|point| keep_done(point, before.as_ref()));
     let wanted = |at: &usize| {
         results.points[*at].state != State::Done && filter.takes(&points[*at].coordinates)
@@ -138,12 +139,12 @@ pub fn run_experiment<W: World>(
         (result.state, result.wall_s) = (state, start.elapsed().as_secs_f64());
         result.outcome = Some(outcome);
         progress.finish(result);
-        results.judge(&experiment);
+        results.judge(experiment);
         folder.write_results(&results)?;
     }
     progress.bar.finish_and_clear();
-    results.judge(&experiment);
-    folder.publish(&experiment, &results)?;
+    results.judge(experiment);
+    folder.publish(experiment, &results)?;
     Ok((folder.folder, results))
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use venice_cli::failure::usage;
-use venice_warehouse::experiment::{Experiment, Results};
+use venice_experiment::{Experiment, Results};
 
 use super::{figures, page, parquet};
 use crate::plot;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use toml::Value;
 use venice_cli::failure;
-use venice_warehouse::experiment::{Experiment, Filter, keys, nearest};
+use venice_experiment::{Experiment, Filter, keys, nearest};
 
 use super::{Catalogue, usage};
 

@@ -1,0 +1,38 @@
+//! Experiments in simulated worlds, as data: a configuration, what is swept, figures, and findings of a
+//! paper.
+//!
+//! An experiment is read from TOML ([`Experiment::from_toml`]), changed in layers
+//! ([`Experiment::lay`], [`Experiment::make_quick`], [`Experiment::set`], [`Experiment::sweep`]), and
+//! expanded to points ([`Experiment::points`]). A [`World`] runs each to an [`Outcome`]; [`Results`] has
+//! them all.
+//!
+//! - [`keys`]: paths into the configuration.
+//! - [`Expression`]: comparisons of findings.
+//! - [`outcome`]: figures, histograms, series and counts of a point.
+//! - [`shipped`]: checks of the experiments that come with a world.
+#![forbid(unsafe_code)]
+
+mod experiment;
+mod expression;
+mod figure;
+mod finding;
+pub mod keys;
+pub mod outcome;
+mod results;
+pub mod shipped;
+mod sweep;
+mod world;
+
+#[cfg(test)]
+mod tests;
+
+use experiment::{is_name_letter, part};
+
+pub use experiment::{Experiment, ExperimentError, Quick, nearest};
+pub use expression::{Comparison, Evaluation, Expression, ExpressionError, Reading};
+pub use figure::{Curve, Figure, FigureKind, PaperCurve};
+pub use finding::{Finding, Verdict};
+pub use outcome::Outcome;
+pub use results::{Host, JudgedFinding, PointResult, Results, State};
+pub use sweep::{Coordinate, Filter, Point, Sweep};
+pub use world::{BadConfig, World};
