@@ -126,6 +126,9 @@ impl Server {
         let is_good = (0.01..=1000.0).contains(&cpi);
         BadValue::unless(is_good, "cycles-per-instruction", cpi, "0.01 to 1000")?;
         self.kernel.values.check().map_err(|bad| bad.within("kernel"))?;
+        let picos = cpi * Picos::SECOND as f64 / frequency as f64;
+        let noise = self.kernel.values.noise.check(picos);
+        noise.map_err(|bad| bad.within("noise").within("kernel"))?;
         self.nic.check(self.cores).map_err(|bad| bad.within("nic"))
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
+use venice_simkernel::random::Stream;
 
+use super::noise::Background;
 use super::thread::{SocketId, ThreadId};
 
 /// Work of the kernel outside threads.
@@ -16,7 +18,7 @@ pub(super) enum KernelWork {
 }
 
 /// A core. The kernel's work comes before that of threads, and delays the thread that runs.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Core {
     /// Work of the kernel in progress. Its end is an event.
     pub kernel: Option<KernelWork>,
@@ -40,9 +42,29 @@ pub(super) struct Core {
     pub polled: u32,
     /// The time at which packets wait for threads since, as their budget is used up (`ksoftirqd`).
     pub deferred: Option<u64>,
+    /// What takes it beside the work that programs asked for.
+    pub background: Background,
 }
 
 impl Core {
+    /// An idle core, whose noise draws from `random`.
+    pub fn new(random: Stream) -> Self {
+        Self {
+            kernel: None,
+            timers: VecDeque::new(),
+            free_at: 0,
+            thread: None,
+            step_ends: 0,
+            step_event: 0,
+            thread_since: 0,
+            queue: VecDeque::new(),
+            last: None,
+            polled: 0,
+            deferred: None,
+            background: Background::new(random),
+        }
+    }
+
     /// True if it does nothing.
     pub fn is_idle(&self) -> bool {
         self.kernel.is_none() && self.thread.is_none() && self.queue.is_empty()

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use venice_simkernel::units::Picos;
 
 use super::config::{BadValue, SocketBuffers};
+use super::noise::Noise;
 use crate::config::{Named, Presets};
 
 /// Costs and settings of an operating system. Costs are instructions, unless a time is given.
@@ -70,6 +71,8 @@ pub struct Kernel {
     pub wake_up_granularity: Picos,
     /// Buffers of sockets.
     pub sockets: SocketBuffers,
+    /// Work that no program asked for.
+    pub noise: Noise,
 }
 
 impl Default for Kernel {
@@ -112,6 +115,7 @@ impl Kernel {
             time_slice: Picos(4_000 * Picos::MICRO),
             wake_up_granularity: Picos(1_000 * Picos::MICRO),
             sockets: SocketBuffers::default(),
+            noise: Noise::default(),
         }
     }
 

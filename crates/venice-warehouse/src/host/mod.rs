@@ -9,6 +9,7 @@ pub mod config;
 mod core;
 pub mod kernel;
 mod nic;
+pub mod noise;
 mod run;
 mod socket;
 mod system;
@@ -128,8 +129,9 @@ pub struct Setup {
 impl Setup {
     /// A server without programs. Its threads draw from streams below `random`.
     pub fn new(cores: u16, random: Stream) -> Self {
+        let core = |number: u16| Core::new(random.split("noise", &[number.into()]));
         let host = Host {
-            cores: (0..cores).map(|_| Core::default()).collect(),
+            cores: (0..cores).map(core).collect(),
             threads: Vec::new(),
             sockets: Vec::new(),
             free_sockets: Vec::new(),

@@ -32,6 +32,7 @@ impl Host {
         if let KernelWork::Timer(_) = work {
             state.timers.pop_front();
         }
+        let cost = cost + state.background.delay(begins, cost, cx.host, cx.shared);
         state.kernel = Some(work);
         state.delay_thread(cost);
         cx.send_at(begins + cost, Event::KernelDone { core });
@@ -120,7 +121,8 @@ impl Host {
     /// Begins a step of the core's thread.
     fn begin_step(&mut self, core: u16, time: u64, cx: &mut Cx<'_, '_>) {
         let state = &mut self.cores[usize::from(core)];
-        state.step_ends = cx.time().max(state.free_at) + time;
+        let begins = cx.time().max(state.free_at);
+        state.step_ends = begins + time + state.background.delay(begins, time, cx.host, cx.shared);
         state.step_event = state.step_event.wrapping_add(1);
         let number = state.step_event;
         cx.send_at(state.step_ends, Event::StepDone { core, number });
