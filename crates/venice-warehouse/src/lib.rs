@@ -23,6 +23,7 @@ pub mod application;
 pub mod capture;
 pub mod config;
 pub mod experiment;
+mod few;
 pub mod host;
 pub mod journey;
 pub mod outcome;
