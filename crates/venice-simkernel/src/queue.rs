@@ -3,7 +3,8 @@
 //! A hierarchy of wheels (Varghese and Lauck, SOSP 1987): the time is read as four digits of twelve
 //! bits above a tick of 2^16, and an event waits in the wheel of the highest digit in which its time
 //! differs from the present. Each event falls through at most four wheels; the events of the present
-//! tick are sorted when it begins. In steady state nothing is allocated.
+//! tick are sorted when it begins. Slots keep events in blocks of one pool, and the block that was
+//! freed last is used next: the memory in use is that of the events that wait, not that of all slots.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,6 +18,10 @@ const DIGIT_BITS: u32 = 12;
 const SLOTS: usize = 1 << DIGIT_BITS;
 /// Wheels: with them every time of 64 bits has its slot.
 const WHEELS: usize = 4;
+/// Events of a block.
+const BLOCK: usize = 8;
+/// The end of a list of blocks.
+const NONE: u32 = u32::MAX;
 
 /// An event with its place in the order.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +78,8 @@ impl<E> Ord for Entry<E> {
     bound(serialize = "E: Clone + Serialize")
 )]
 pub struct Queue<E> {
-    wheels: [Wheel<E>; WHEELS],
+    wheels: [Wheel; WHEELS],
+    pool: Pool<E>,
     /// The present tick. Events in it, and before it, are in `present` and `late`.
     tick: u64,
     /// Sorted, the next one last.
@@ -87,6 +93,7 @@ impl<E> Default for Queue<E> {
     fn default() -> Self {
         Self {
             wheels: std::array::from_fn(|_| Wheel::default()),
+            pool: Pool::default(),
             tick: 0,
             present: Vec::new(),
             late: BinaryHeap::new(),
@@ -115,7 +122,7 @@ impl<E> From<Queue<E>> for Vec<(u64, u64, E)> {
 
 impl<E: Clone> Clone for Queue<E> {
     fn clone(&self) -> Self {
-        let waiting = self.wheels.iter().flat_map(|wheel| wheel.slots.iter().flatten());
+        let waiting = self.pool.entries.iter().flatten();
         let now = self.present.iter().chain(self.late.iter().map(|Reverse(entry)| entry));
         let mut queue = Self { tick: self.tick, ..Self::default() };
         now.chain(waiting).for_each(|entry| queue.push(entry.at, entry.rank, entry.event.clone()));
@@ -186,7 +193,7 @@ impl<E> Queue<E> {
         }
         let highest = 63 - (tick ^ self.tick).leading_zeros();
         let wheel = (highest / DIGIT_BITS) as usize;
-        self.wheels[wheel].insert(digit(tick, wheel), entry);
+        self.wheels[wheel].insert(digit(tick, wheel), entry, &mut self.pool);
     }
 
     /// Goes to the next tick that has events; `false`: there is none.
@@ -207,14 +214,15 @@ impl<E> Queue<E> {
 
     /// Distributes the events of a slot, whose first tick is the present one.
     fn enter(&mut self, wheel: usize, slot: usize) {
-        let mut entries = self.wheels[wheel].take(slot);
-        if wheel == 0 {
-            entries.sort_unstable_by(|one, other| other.cmp(one));
-            std::mem::swap(&mut self.present, &mut entries);
-        } else {
-            entries.drain(..).for_each(|entry| self.place(entry));
+        let mut list = self.wheels[wheel].take(slot);
+        if wheel > 0 {
+            while let Some(entry) = self.pool.pop(&mut list) {
+                self.place(entry);
+            }
+            return;
         }
-        self.wheels[wheel].give_back(slot, entries);
+        self.present.extend(std::iter::from_fn(|| self.pool.pop(&mut list)));
+        self.present.sort_unstable_by(|one, other| other.cmp(one));
     }
 }
 
@@ -223,28 +231,91 @@ fn digit(tick: u64, wheel: usize) -> usize {
     (tick >> (wheel as u32 * DIGIT_BITS)) as usize & (SLOTS - 1)
 }
 
+/// Events in blocks.
+#[derive(Debug)]
+struct Pool<E> {
+    /// Those of all blocks, one block after the other.
+    entries: Vec<Option<Entry<E>>>,
+    /// By block, the next one of its list.
+    next: Vec<u32>,
+    /// The first block that is free.
+    free: u32,
+}
+
+impl<E> Default for Pool<E> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), next: Vec::new(), free: NONE }
+    }
+}
+
+/// A list of blocks: the first one, and the events in it. The others are full.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    first: u32,
+    len: u32,
+}
+
+const EMPTY: List = List { first: NONE, len: 0 };
+
+impl<E> Pool<E> {
+    fn push(&mut self, list: &mut List, entry: Entry<E>) {
+        if list.first == NONE || list.len as usize == BLOCK {
+            let block = self.take_block();
+            self.next[block as usize] = list.first;
+            *list = List { first: block, len: 0 };
+        }
+        self.entries[list.first as usize * BLOCK + list.len as usize] = Some(entry);
+        list.len += 1;
+    }
+
+    fn pop(&mut self, list: &mut List) -> Option<Entry<E>> {
+        let place = list.len.checked_sub(1)?;
+        let block = list.first;
+        let entry = self.entries[block as usize * BLOCK + place as usize].take();
+        list.len = place;
+        if place == 0 {
+            let next = std::mem::replace(&mut self.next[block as usize], self.free);
+            self.free = block;
+            *list = if next == NONE { EMPTY } else { List { first: next, len: BLOCK as u32 } };
+        }
+        entry
+    }
+
+    fn take_block(&mut self) -> u32 {
+        if self.free == NONE {
+            let block = self.next.len() as u32;
+            self.entries.extend(std::iter::repeat_with(|| None).take(BLOCK));
+            self.next.push(NONE);
+            return block;
+        }
+        let block = self.free;
+        self.free = self.next[block as usize];
+        block
+    }
+}
+
 /// The slots of one digit.
 #[derive(Debug)]
-struct Wheel<E> {
+struct Wheel {
     /// Empty until the first event.
-    slots: Vec<Vec<Entry<E>>>,
+    slots: Vec<List>,
     /// A bit for each slot that has events, and for each of those words that is not 0.
     used: [u64; SLOTS / 64],
     used_words: u64,
 }
 
-impl<E> Default for Wheel<E> {
+impl Default for Wheel {
     fn default() -> Self {
         Self { slots: Vec::new(), used: [0; SLOTS / 64], used_words: 0 }
     }
 }
 
-impl<E> Wheel<E> {
-    fn insert(&mut self, slot: usize, entry: Entry<E>) {
+impl Wheel {
+    fn insert<E>(&mut self, slot: usize, entry: Entry<E>, pool: &mut Pool<E>) {
         if self.slots.is_empty() {
-            self.slots.resize_with(SLOTS, Vec::new);
+            self.slots = vec![EMPTY; SLOTS];
         }
-        self.slots[slot].push(entry);
+        pool.push(&mut self.slots[slot], entry);
         self.used[slot / 64] |= 1 << (slot % 64);
         self.used_words |= 1 << (slot / 64);
     }
@@ -264,17 +335,12 @@ impl<E> Wheel<E> {
         Some(word * 64 + self.used[word].trailing_zeros() as usize)
     }
 
-    fn take(&mut self, slot: usize) -> Vec<Entry<E>> {
+    fn take(&mut self, slot: usize) -> List {
         self.used[slot / 64] &= !(1 << (slot % 64));
         if self.used[slot / 64] == 0 {
             self.used_words &= !(1 << (slot / 64));
         }
-        std::mem::take(&mut self.slots[slot])
-    }
-
-    /// Returns the allocation of a slot that is empty again.
-    fn give_back(&mut self, slot: usize, empty: Vec<Entry<E>>) {
-        self.slots[slot] = empty;
+        std::mem::replace(&mut self.slots[slot], EMPTY)
     }
 }
 
@@ -330,7 +396,8 @@ mod tests {
                         let is_due = model.first_key_value().is_some_and(|(key, _)| key.0 < end);
                         let popped = is_due.then(|| model.pop_first().unwrap());
                         let popped = popped.map(|((at, _), event)| (at, event));
-                        let found = queue.pop_ranked_before(end).map(|(at, _, event)| (at, event));
+                        let found = queue.pop_ranked_before(end);
+                        let found = found.map(|(at, _, event)| (at, event));
                         prop_assert_eq!(found, popped);
                         now = popped.map_or(now, |(at, _)| at);
                     }

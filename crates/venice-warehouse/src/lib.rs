@@ -21,6 +21,7 @@
 pub mod application;
 pub mod capture;
 pub mod config;
+mod few;
 pub mod host;
 pub mod journey;
 pub mod packet;

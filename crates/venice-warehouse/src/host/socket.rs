@@ -8,6 +8,7 @@ use venice_tcp::{Connection, State};
 
 use super::config::SocketBuffers;
 use super::thread::{SocketId, ThreadId};
+use crate::few::Few;
 use crate::journey::JourneyId;
 use crate::packet::{Datagram, Endpoint};
 
@@ -19,15 +20,16 @@ pub(super) struct Socket {
     pub watched_by: u64,
     pub listed_by: u64,
     /// Threads that wait for something to read.
-    pub readers: Vec<ThreadId>,
+    pub readers: Few<ThreadId>,
 }
 
 /// The kinds of sockets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "a world of connections has them in few pages")]
 pub(super) enum Kind {
     Udp(Udp),
     Listener(Listener),
-    Tcp(Box<Tcp>),
+    Tcp(Tcp),
     /// Its number may be used again.
     Closed,
 }
@@ -51,17 +53,24 @@ pub(super) struct Tcp {
     pub opened_by: Option<SocketId>,
     /// A thread that waits until it is open, or for room to write.
     pub writer: Option<ThreadId>,
-    /// The time of the timer that is set; others that come are void.
-    pub timer: Option<u64>,
+    /// The time of the timer that is set, `u64::MAX` if none is; others that come are void.
+    pub timer: u64,
     /// The timer is due, and waits for its core.
     pub is_due: bool,
     /// It was opened by a listening socket.
     pub is_server: bool,
     /// The program has closed it.
     pub is_closed: bool,
-    /// Requests whose messages it sends, and those whose messages have come, by message.
-    pub leaving: Vec<(u64, JourneyId)>,
-    pub arrived: Vec<(u64, JourneyId)>,
+    /// Requests whose messages it sends, and those whose messages have come.
+    pub followed: Few<Followed>,
+}
+
+/// A request that is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Followed {
+    pub message: u64,
+    pub journey: JourneyId,
+    pub has_come: bool,
 }
 
 impl Tcp {
@@ -71,12 +80,11 @@ impl Tcp {
             peer,
             opened_by,
             writer: None,
-            timer: None,
+            timer: u64::MAX,
             is_due: false,
             is_server: opened_by.is_some(),
             is_closed: false,
-            leaving: Vec::new(),
-            arrived: Vec::new(),
+            followed: Few::default(),
         }
     }
 
@@ -119,7 +127,7 @@ pub(super) struct Waiting {
 
 impl Socket {
     pub fn new(kind: Kind) -> Self {
-        Self { kind, watched_by: 0, listed_by: 0, readers: Vec::new() }
+        Self { kind, watched_by: 0, listed_by: 0, readers: Few::default() }
     }
 
     /// True if a call that receives finds something.

@@ -129,7 +129,7 @@ impl Host {
             return;
         }
         if let Call::Receive { socket, .. } = state.call {
-            self.sockets[socket as usize].readers.retain(|reader| *reader != thread);
+            self.sockets[socket as usize].readers.take(|reader| *reader == thread);
         }
         self.wake(thread, cx);
     }
@@ -202,8 +202,7 @@ impl Host {
     /// Wakes those that wait for something to read on a socket.
     pub(super) fn wake_readers(&mut self, socket: SocketId, cx: &mut Cx<'_, '_>) {
         let state = &mut self.sockets[socket as usize];
-        if !state.readers.is_empty() {
-            let thread = state.readers.remove(0);
+        if let Some(thread) = state.readers.pop() {
             return self.wake(thread, cx);
         }
         let mut unlisted = state.watched_by & !state.listed_by;

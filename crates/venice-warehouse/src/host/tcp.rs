@@ -4,7 +4,7 @@ use venice_simkernel::random::mix;
 use venice_tcp::{Connection, Events, Segment};
 
 use super::core::Core;
-use super::socket::{Kind, Socket, Tcp};
+use super::socket::{Followed, Kind, Socket, Tcp};
 use super::thread::{Return, SocketId, ThreadId, Wait};
 use super::{Cx, Host};
 use crate::journey::{JourneyId, Stage};
@@ -82,10 +82,13 @@ impl Host {
             tcp.peer.port = packet.from.port;
             tcp.connection.handle_segment(now, config, segment, packet.ecn == Ecn::Marked);
             if let Some((message, journey)) = segment.message.zip(packet.journey) {
-                tcp.arrived.push((message, journey));
+                tcp.followed.push(Followed { message, journey, has_come: true });
                 // What came twice, or was read long ago.
-                let old = tcp.arrived.len().saturating_sub(MOST_ARRIVED);
-                tcp.arrived.drain(..old).for_each(|(_, journey)| cx.forget(Some(journey)));
+                let arrived = tcp.followed.iter().filter(|followed| followed.has_come).count();
+                for _ in MOST_ARRIVED..arrived {
+                    let old = tcp.followed.take(|followed| followed.has_come);
+                    cx.forget(old.map(|followed| followed.journey));
+                }
             }
         }
         cx.records.deliver_packet();
@@ -117,8 +120,7 @@ impl Host {
         let first = self.first_sequence(cx);
         let connection = Connection::accept(first, &cx.shared.tcp, segment);
         let connection = connection.ok_or(Drop::NoSocket)?;
-        let socket =
-            self.open_socket(Kind::Tcp(Box::new(Tcp::new(connection, from, Some(listener)))));
+        let socket = self.open_socket(Kind::Tcp(Tcp::new(connection, from, Some(listener))));
         if let Kind::Listener(state) = &mut self.sockets[listener as usize].kind {
             state.opening.push((from, socket));
         }
@@ -130,7 +132,9 @@ impl Host {
         self.send_segments(socket, cx);
         let Some(tcp) = self.tcp(socket) else { return };
         if tcp.connection.unacknowledged() == 0 {
-            tcp.leaving.drain(..).for_each(|(_, journey)| cx.forget(Some(journey)));
+            while let Some(followed) = tcp.followed.take(|followed| !followed.has_come) {
+                cx.forget(Some(followed.journey));
+            }
         }
         let events = tcp.connection.take_events();
         let is_over = tcp.connection.is_closed();
@@ -191,10 +195,13 @@ impl Host {
             let from = Endpoint { host: cx.host, port: socket };
             let mut packet = Packet::new(from, tcp.peer, ecn, Body::Tcp(segment));
             packet.is_servers = tcp.is_server;
-            let leaving = tcp.leaving.iter().find(|(message, _)| segment.message == Some(*message));
-            if let Some((_, journey)) = leaving {
+            let leaving = tcp
+                .followed
+                .iter()
+                .find(|followed| !followed.has_come && segment.message == Some(followed.message));
+            if let Some(followed) = leaving {
                 // Another one leaves if it has to be sent again.
-                let journey = *cx.journeys.get_mut(*journey);
+                let journey = *cx.journeys.get_mut(followed.journey);
                 packet.journey = Some(cx.journeys.insert(journey));
                 cx.end_stage(packet.journey, Stage::Transport);
             }
@@ -207,18 +214,18 @@ impl Host {
         let Some(tcp) = self.tcp(socket).filter(|tcp| !tcp.is_due) else { return };
         let Some(due) = tcp.connection.poll_timeout() else { return };
         let at = due.saturating_mul(PS_OF_NS).max(cx.now);
-        if tcp.timer.is_some_and(|set| set <= at) {
+        if tcp.timer <= at {
             return;
         }
-        tcp.timer = Some(at);
+        tcp.timer = at;
         cx.send_at(at, Event::SocketTimer { socket });
     }
 
     /// A timer of a connection is due: the kernel gets work.
     pub(super) fn socket_timer_due(&mut self, socket: SocketId, cx: &mut Cx<'_, '_>) {
         let now = cx.now;
-        let Some(tcp) = self.tcp(socket).filter(|tcp| tcp.timer == Some(now)) else { return };
-        tcp.timer = None;
+        let Some(tcp) = self.tcp(socket).filter(|tcp| tcp.timer == now) else { return };
+        tcp.timer = u64::MAX;
         // The time-out has moved since the timer was set.
         if tcp.connection.poll_timeout().is_none_or(|due| due.saturating_mul(PS_OF_NS) > now) {
             return self.set_timer(socket, cx);
@@ -254,7 +261,7 @@ impl Host {
             let connection = Connection::connect(first, &cx.shared.tcp);
             let mut tcp = Tcp::new(connection, peer, None);
             tcp.writer = Some(thread);
-            let socket = self.open_socket(Kind::Tcp(Box::new(tcp)));
+            let socket = self.open_socket(Kind::Tcp(tcp));
             self.threads[usize::from(thread)].opening = Some(socket);
             self.sleep(thread);
             self.go_on_with(socket, cx);
@@ -306,7 +313,7 @@ impl Host {
             && let Some(journey) = self.leave_program(thread, cx)
         {
             let tcp = self.tcp(socket).expect("it was there");
-            tcp.leaving.push((message, journey));
+            tcp.followed.push(Followed { message, journey, has_come: false });
         }
         let is_all = written + part == bytes;
         if !is_all {
@@ -331,8 +338,9 @@ impl Host {
         let from = (tcp.peer.host, tcp.peer.port);
         let bytes = tcp.connection.read(most, &cx.shared.tcp);
         let message = tcp.connection.next_message();
-        let place = tcp.arrived.iter().position(|(arrived, _)| Some(*arrived) == message);
-        *journey = place.map(|place| tcp.arrived.remove(place).1);
+        let followed =
+            tcp.followed.take(|followed| followed.has_come && Some(followed.message) == message);
+        *journey = followed.map(|followed| followed.journey);
         if bytes == 0 && message.is_none() {
             return tcp.has_ended().then_some(Return::Closed);
         }
@@ -354,8 +362,9 @@ impl Host {
     /// Makes the number of a socket free.
     fn free(&mut self, socket: SocketId, cx: &mut Cx<'_, '_>) {
         if let Some(tcp) = self.tcp(socket) {
-            let journeys = tcp.leaving.drain(..).chain(tcp.arrived.drain(..));
-            journeys.for_each(|(_, journey)| cx.forget(Some(journey)));
+            while let Some(followed) = tcp.followed.pop() {
+                cx.forget(Some(followed.journey));
+            }
         }
         self.sockets[socket as usize] = Socket::new(Kind::Closed);
         self.free_sockets.push(socket);
