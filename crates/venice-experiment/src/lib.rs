@@ -8,10 +8,12 @@
 //!
 //! - [`keys`]: paths into the configuration.
 //! - [`Expression`]: comparisons of findings.
+//! - [`checkpoint`]: the state of a point that runs, as a file.
 //! - [`outcome`]: figures, histograms, series and counts of a point.
 //! - [`shipped`]: checks of the experiments that come with a world.
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 mod experiment;
 mod expression;
 mod figure;
@@ -35,4 +37,4 @@ pub use finding::{Finding, Verdict};
 pub use outcome::Outcome;
 pub use results::{Host, JudgedFinding, PointResult, Results, State};
 pub use sweep::{Coordinate, Filter, Point, Sweep};
-pub use world::{BadConfig, World};
+pub use world::{BadConfig, BadState, World};

@@ -28,6 +28,12 @@ pub struct Outcome {
     /// The mean time of each stage of requests, the fastest requests first; empty if none were followed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<CauseRow>,
+    /// The fullest queues, the most bytes first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<QueueRow>,
+    /// Maps over virtual time, such as the depths of queues; empty if they were not measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub heatmaps: Vec<HeatMap>,
     /// Counts by name, such as `drops.buffer_full`.
     pub counts: BTreeMap<String, u64>,
     /// Events handled.
@@ -48,6 +54,51 @@ pub struct CauseRow {
     pub count: u64,
     /// Stages, with microseconds.
     pub stages: Vec<(String, f64)>,
+}
+
+/// The queues of a switch, or of the like.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueueRow {
+    /// Its name: `tor 3`.
+    pub name: String,
+    /// The link of its fullest queue, as captures name it: `switch:3.31`.
+    pub link: String,
+    /// The most bytes that ever waited for that link.
+    pub most_bytes: u64,
+    /// Bytes that wait in all of its queues, in the mean over virtual time.
+    pub mean_bytes: f64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Packets that waited.
+    pub queued: u64,
+    /// Packets marked.
+    pub marked: u64,
+    /// Packets dropped.
+    pub dropped: u64,
+}
+
+/// Values over virtual time, by row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeatMap {
+    /// Its name in files: `levels`.
+    pub name: String,
+    /// Its title.
+    pub title: String,
+    /// Unit of the values: `B`.
+    pub unit: String,
+    /// Virtual seconds of a column. The first begins at 0, the last may be shorter.
+    pub column_s: f64,
+    /// Rows, each with a value for every column.
+    pub rows: Vec<HeatRow>,
+}
+
+/// A row of a map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeatRow {
+    /// Its name: `tor 3`.
+    pub name: String,
+    /// A value for every column.
+    pub values: Vec<u64>,
 }
 
 /// A single figure.
@@ -281,6 +332,23 @@ mod tests {
                 percent: (99.9, 100.0),
                 count: 3,
                 stages: vec![("wire".into(), 2.5)],
+            }],
+            queues: vec![QueueRow {
+                name: "tor 3".into(),
+                link: "switch:3.31".into(),
+                most_bytes: 4096,
+                mean_bytes: 0.25,
+                packets: 9,
+                queued: 4,
+                marked: 0,
+                dropped: 7,
+            }],
+            heatmaps: vec![HeatMap {
+                name: "levels".into(),
+                title: "Bytes that wait".into(),
+                unit: "B".into(),
+                column_s: 1e-6,
+                rows: vec![HeatRow { name: "tor".into(), values: vec![0, 1538] }],
             }],
             counts: [("drops.buffer_full".to_owned(), 7)].into(),
             events: 9,

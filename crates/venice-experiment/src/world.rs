@@ -22,6 +22,11 @@ impl BadConfig {
     }
 }
 
+/// A saved state from which a world cannot go on, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadState(pub String);
+
 /// A world in virtual time that experiments can run.
 pub trait World: Sized {
     /// Its name in experiments: the value of their key `world`.
@@ -79,4 +84,19 @@ pub trait World: Sized {
     /// Returns the results so far. Its virtual time is that of the last event, which does not depend
     /// on where [`World::advance`] stopped.
     fn outcome(&self) -> Outcome;
+
+    /// Returns its state, captured packets included, from which [`World::restore`] goes on; `None`: it
+    /// cannot be saved.
+    fn save(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Makes a world that goes on from a state that [`World::save`] returned for the same
+    /// configuration: on any number of threads, with the results of a run that was not interrupted.
+    ///
+    /// # Errors
+    /// If it is no state of such a world.
+    fn restore(_config: &Self::Config, _threads: usize, _state: &[u8]) -> Result<Self, BadState> {
+        Err(BadState(format!("the world {} cannot be restored", Self::NAME)))
+    }
 }

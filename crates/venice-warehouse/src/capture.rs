@@ -111,6 +111,16 @@ impl Capture {
         Self { ends, packets: Vec::new() }
     }
 
+    /// Returns a capture of the same link.
+    pub(crate) fn emptied(&self) -> Self {
+        Self::new(self.ends)
+    }
+
+    /// Adds the packets that another part has captured.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.packets.extend(&other.packets);
+    }
+
     /// Notes a packet that leaves an end, or is lost before.
     pub fn note(&mut self, from: LinkEnd, at: u64, packet: &Packet, dropped: Option<Drop>) {
         if self.ends.contains(&from) && self.packets.len() < MOST_PACKETS {

@@ -46,6 +46,11 @@ impl<T> Few<T> {
         rest.remove(place)
     }
 
+    /// Returns the elements, to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.first.iter_mut().chain(self.rest.iter_mut().flat_map(|rest| rest.iter_mut()))
+    }
+
     /// Returns the elements.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.first.iter().chain(self.rest.iter().flat_map(|rest| rest.iter()))

@@ -14,6 +14,7 @@
 //! - [`switch`]: buffers, arbitration and timing of one switch.
 //! - [`packet`], [`slab`], [`traffic`]: what travels, by number; how large, and how often.
 //! - [`journey`]: the time of a request, stage by stage.
+//! - [`depths`]: the bytes that wait in a switch, over virtual time.
 //! - [`capture`]: the packets of a link, for Wireshark.
 //! - [`records`]: what is measured.
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@
 pub mod application;
 pub mod capture;
 pub mod config;
+pub mod depths;
 mod few;
 pub mod host;
 pub mod journey;

@@ -8,10 +8,11 @@ use venice_simkernel::units::BitRate;
 
 use crate::capture::{Capture, LinkEnd};
 use crate::config::Config;
+use crate::depths::Depths;
 use crate::host::config::Server;
 use crate::host::thread::{SocketId, ThreadId};
 use crate::host::{Cx, Host};
-use crate::journey::{Journey, Journeys, Stage};
+use crate::journey::{Journey, JourneyId, Journeys, Stage};
 use crate::packet::{Ecn, Host as HostId, Packet, PacketId, Packets};
 use crate::records::{Drop, Records};
 use crate::switch::{Arriving, Departure, Outcome, Switch};
@@ -86,17 +87,14 @@ impl Shared {
         let server = config.server.clone();
         let cycles = server.cycles_per_instruction * 1024.0;
         let ps_per_1024 = (cycles * 1e12 / server.frequency.0 as f64).round() as u64;
-        let mut counts = vec![(0, 0); usize::from(partition.parts)];
-        let hosts = topology.hosts() as usize;
-        let place = |(node, part): (usize, &u16)| {
-            let (hosts_before, switches_before) = &mut counts[usize::from(*part)];
-            let count = if node < hosts { hosts_before } else { switches_before };
-            *count += 1;
-            *count - 1
-        };
-        let places = partition.part_of.iter().enumerate().map(place).collect();
+        let (places, _) = places(&topology, partition);
         let (tcp, explains) = (config.tcp.values.clone(), config.explain);
         Self { server, topology, tcp, explains, ps_per_1024, places }
+    }
+
+    /// Returns the place of a node among the hosts or switches of its part.
+    pub(crate) fn place(&self, node: Node) -> u32 {
+        self.places[node as usize]
     }
 
     /// Returns the time of so many instructions.
@@ -143,6 +141,45 @@ impl Shared {
     }
 }
 
+/// Returns, by node, its place among the hosts or switches of its part, and by part their numbers.
+pub(crate) fn places(topology: &Topology, partition: &Partition) -> (Vec<u32>, Vec<(u32, u32)>) {
+    let mut counts = vec![(0, 0); usize::from(partition.parts)];
+    let hosts = topology.hosts() as usize;
+    let place = |(node, part): (usize, &u16)| {
+        let (hosts_before, switches_before) = &mut counts[usize::from(*part)];
+        let count = if node < hosts { hosts_before } else { switches_before };
+        *count += 1;
+        *count - 1
+    };
+    let places = partition.part_of.iter().enumerate().map(place).collect();
+    (places, counts)
+}
+
+/// Moves packets and followed requests to another part.
+pub(crate) struct Mover<'a> {
+    from: (&'a mut Packets, &'a mut Journeys),
+    to: (&'a mut Packets, &'a mut Journeys),
+}
+
+impl Mover<'_> {
+    /// Moves a packet, which gets another number.
+    pub(crate) fn packet(&mut self, id: &mut PacketId) {
+        let mut packet = self.from.0.remove(*id);
+        self.journey(&mut packet.journey);
+        *id = self.to.0.insert(packet);
+    }
+
+    /// Moves a followed request, if there is one.
+    pub(crate) fn journey(&mut self, id: &mut Option<JourneyId>) {
+        id.iter_mut().for_each(|id| self.take_journey(id));
+    }
+
+    /// Moves a followed request, which gets another number.
+    pub(crate) fn take_journey(&mut self, id: &mut JourneyId) {
+        *id = self.to.1.insert(self.from.1.remove(*id));
+    }
+}
+
 /// A part of the world.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct WarehousePart {
@@ -150,6 +187,8 @@ pub struct WarehousePart {
     shared: Option<Arc<Shared>>,
     hosts: Vec<Host>,
     switches: Vec<Switch>,
+    /// What waits in each switch over time; empty if it is not measured.
+    depths: Vec<Depths>,
     packets: Packets,
     journeys: Journeys,
     records: Records,
@@ -162,6 +201,7 @@ impl WarehousePart {
             shared: Some(shared),
             hosts: Vec::new(),
             switches: Vec::new(),
+            depths: Vec::new(),
             packets: Packets::default(),
             journeys: Journeys::default(),
             records: Records::default(),
@@ -178,9 +218,50 @@ impl WarehousePart {
         self.hosts.push(host);
     }
 
-    /// Adds a switch. Switches are added in the order of their numbers.
-    pub fn add_switch(&mut self, switch: Switch) {
+    /// Adds a switch, with the measurement of its depths if all have one. Switches are added in the
+    /// order of their numbers.
+    pub fn add_switch(&mut self, switch: Switch, depths: Option<Depths>) {
         self.switches.push(switch);
+        self.depths.extend(depths);
+    }
+
+    /// Returns the switch of a place, and what has waited in it.
+    pub(crate) fn switch(&self, place: u32) -> (&Switch, Option<&Depths>) {
+        (&self.switches[place as usize], self.depths.get(place as usize))
+    }
+
+    /// Takes a node out of another part, in which it has the place `place`. Nodes are carried in the
+    /// order of their numbers.
+    pub(crate) fn carry(&mut self, is_host: bool, place: u32, from: &mut Self) {
+        let mut mover = Mover {
+            from: (&mut from.packets, &mut from.journeys),
+            to: (&mut self.packets, &mut self.journeys),
+        };
+        let place = place as usize;
+        if is_host {
+            let mut host = from.hosts[place].clone();
+            host.take_along(&mut mover);
+            self.hosts.push(host);
+        } else {
+            let mut switch = from.switches[place].clone();
+            switch.each_packet(|packet| mover.packet(packet));
+            self.add_switch(switch, from.depths.get(place).cloned());
+        }
+    }
+
+    /// True if what waits in its switches is measured as the configuration says.
+    pub(crate) fn measures(&self, depths: bool) -> bool {
+        self.depths.len() == if depths { self.switches.len() } else { 0 }
+    }
+
+    /// Returns the numbers of its hosts and switches.
+    pub(crate) fn nodes(&self) -> (u32, u32) {
+        (self.hosts.len() as u32, self.switches.len() as u32)
+    }
+
+    /// Gives it what other parts have measured.
+    pub(crate) fn set_records(&mut self, records: Records) {
+        self.records = records;
     }
 
     /// Captures the packets of a link that this part sends.
@@ -209,7 +290,7 @@ impl Part for WarehousePart {
     type Message = (Event, Option<(Packet, Option<Journey>)>);
 
     fn handle(&mut self, node: Node, event: Event, out: &mut Outbox<'_, Event>) {
-        let Self { shared, hosts, switches, packets, journeys, records } = self;
+        let Self { shared, hosts, switches, depths, packets, journeys, records } = self;
         let shared = shared.as_deref().expect("a part is attached before it runs");
         let place = shared.places[node as usize] as usize;
         let Some(number) = node.checked_sub(shared.topology.hosts()) else {
@@ -227,8 +308,9 @@ impl Part for WarehousePart {
             };
             return hosts[place].handle(event, &mut cx);
         };
-        let switch = &mut switches[place];
-        AtSwitch { number, node, shared, switch, packets, journeys, records }.handle(event, out);
+        let (switch, depths) = (&mut switches[place], depths.get_mut(place));
+        let at = AtSwitch { number, node, shared, switch, depths, packets, journeys, records };
+        at.handle(event, out);
     }
 
     fn digest(&self, event: &Event) -> u64 {
@@ -270,6 +352,7 @@ struct AtSwitch<'a> {
     node: Node,
     shared: &'a Shared,
     switch: &'a mut Switch,
+    depths: Option<&'a mut Depths>,
     packets: &'a mut Packets,
     journeys: &'a mut Journeys,
     records: &'a mut Records,
@@ -308,10 +391,14 @@ impl AtSwitch<'_> {
         };
         match self.switch.arrive(out.now(), &arriving) {
             Outcome::Sent(departure) => self.depart(departure, out),
-            Outcome::Queued { wake_at: Some(at) } => {
-                out.send(self.node, at - out.now(), Event::Output { output });
+            Outcome::Queued { wake_at } => {
+                if let Some(at) = wake_at {
+                    out.send(self.node, at - out.now(), Event::Output { output });
+                }
+                if let Some(depths) = self.depths {
+                    depths.add(out.now(), arriving.bytes);
+                }
             }
-            Outcome::Queued { wake_at: None } => {}
             Outcome::Dropped(_) => {
                 let packet = self.packets.remove(id);
                 let from = LinkEnd::Port { switch: self.number, port: output };
@@ -322,12 +409,15 @@ impl AtSwitch<'_> {
         }
     }
 
-    fn output(self, output: u16, out: &mut Outbox<'_, Event>) {
+    fn output(mut self, output: u16, out: &mut Outbox<'_, Event>) {
         let (departure, wake_at) = self.switch.wake(out.now(), output);
         if let Some(at) = wake_at {
             out.send(self.node, at - out.now(), Event::Output { output });
         }
         if let Some(departure) = departure {
+            if let Some(depths) = &mut self.depths {
+                depths.remove(out.now(), self.packets.get(departure.packet).bytes);
+            }
             self.depart(departure, out);
         }
     }

@@ -162,7 +162,24 @@ impl Records {
         self.sums[number] += value;
     }
 
-    /// Adds the records of another part.
+    /// Gathers the records of all parts, captured packets too, and returns them for others, so many:
+    /// the first has everything that was measured so far.
+    pub(crate) fn divide<'a>(parts: impl Iterator<Item = &'a Self>, count: usize) -> Vec<Self> {
+        let mut first = Self::default();
+        for part in parts {
+            first.merge(part);
+            match (&mut first.capture, &part.capture) {
+                (Some(all), Some(more)) => all.merge(more),
+                (none, more) => none.clone_from(more),
+            }
+        }
+        let capture = first.capture.as_ref().map(|capture| Box::new(capture.emptied()));
+        let mut divided = vec![Self { capture, ..Self::default() }; count];
+        divided[0] = first;
+        divided
+    }
+
+    /// Adds the records of another part, but for captured packets.
     pub fn merge(&mut self, other: &Records) {
         self.made += other.made;
         self.delivered += other.delivered;

@@ -1,12 +1,13 @@
 //! A warehouse that experiments run.
 
+mod queues;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
 use venice_experiment::outcome::{CauseRow, Outcome};
-use venice_experiment::{BadConfig, World};
+use venice_experiment::{BadConfig, BadState, World};
 use venice_simkernel::engine::Engine;
 use venice_simkernel::pcapng;
 use venice_simkernel::random::Stream;
@@ -14,9 +15,10 @@ use venice_simkernel::random::Stream;
 use crate::application::sum;
 use crate::capture::{BadLink, Capture, Captured, LinkEnd};
 use crate::config::Config;
+use crate::depths::Depths;
 use crate::host::config::BadValue;
 use crate::journey::Stage;
-use crate::part::{Event, Shared, WarehousePart};
+use crate::part::{Event, Shared, WarehousePart, places};
 use crate::records::{Drop, Records};
 use crate::switch::Switch;
 use crate::topology::{Partition, Topology};
@@ -71,11 +73,31 @@ impl Warehouse {
         for number in 0..topology.switches().len() as u32 {
             let part = part_of[(hosts + number) as usize];
             let switch = Switch::new(topology.switch_config(number), &topology.rates(number));
-            parts[usize::from(part)].add_switch(switch);
+            let depths = (config.heatmap.0 > 0).then(|| Depths::new(config.heatmap.0));
+            parts[usize::from(part)].add_switch(switch, depths);
         }
         let first = (0..hosts).map(|host| (host, 0, Event::Start));
         let engine = Engine::new(parts, part_of, look_ahead, first);
         Ok(Self { config: config.clone(), shared, link: String::new(), engine })
+    }
+
+    /// Divides a world that has run in the parts of `saved` into those of `wanted`.
+    fn divide(
+        engine: Engine<WarehousePart>,
+        shared: &Arc<Shared>,
+        saved: &Partition,
+        wanted: Partition,
+    ) -> Engine<WarehousePart> {
+        let Partition { parts: count, part_of, look_ahead } = wanted;
+        let records = Records::divide(engine.parts().map(WarehousePart::records), count.into());
+        let parts = (0..count).map(|_| WarehousePart::new(shared.clone())).collect();
+        let (places, _) = places(&shared.topology, saved);
+        let hosts = shared.topology.hosts();
+        let mut engine = engine.divide(parts, part_of, look_ahead, |node, from, to| {
+            to.carry(node < hosts, places[node as usize], from);
+        });
+        engine.parts_mut().zip(records).for_each(|(part, records)| part.set_records(records));
+        engine
     }
 
     /// Returns the sum of what all parts have measured.
@@ -159,6 +181,32 @@ impl World for Warehouse {
             .then(|| (u128::from(self.engine.now()) * u128::from(total) / u128::from(done)) as u64)
     }
 
+    fn save(&self) -> Option<Vec<u8>> {
+        Some(rmp_serde::to_vec_named(&(&self.link, &self.engine)).expect("all of it is data"))
+    }
+
+    fn restore(config: &Config, threads: usize, state: &[u8]) -> Result<Self, BadState> {
+        let bad = |error: &dyn std::fmt::Display| BadState(error.to_string());
+        let (link, mut engine): (String, Engine<WarehousePart>) =
+            rmp_serde::from_slice(state).map_err(|error| bad(&error))?;
+        let (topology, wanted) = Self::plan(config, threads).map_err(|error| bad(&error))?;
+        let saved = topology.partition(engine.parts().count().min(usize::from(u16::MAX)) as u16);
+        let (_, nodes) = places(&topology, &saved);
+        let is_whole = engine.part_of() == saved.part_of
+            && engine.parts().map(WarehousePart::nodes).eq(nodes)
+            && engine.parts().all(|part| part.measures(config.heatmap.0 > 0));
+        if !is_whole {
+            return Err(BadState("hosts and switches are not those of the configuration".into()));
+        }
+        let shared = Arc::new(Shared::new(config, topology, &wanted));
+        if saved == wanted {
+            engine.parts_mut().for_each(|part| part.attach(shared.clone()));
+        } else {
+            engine = Self::divide(engine, &shared, &saved, wanted);
+        }
+        Ok(Self { config: config.clone(), shared, link, engine })
+    }
+
     fn outcome(&self) -> Outcome {
         let records = self.records();
         let mut outcome = Outcome {
@@ -179,6 +227,10 @@ impl World for Warehouse {
         let names = counts.iter().chain(&drops);
         outcome.counts = names.map(|(name, count)| ((*name).to_owned(), *count)).collect();
         outcome.causes = causes(&records);
+        let end = self.engine.last_event();
+        let switches = queues::switches(&self.engine, &self.shared);
+        outcome.queues = queues::fullest(&switches, end);
+        outcome.heatmaps = queues::heatmaps(&switches, self.config.heatmap.0, end);
         self.config.application.build().report(&records, &mut outcome);
         outcome
     }

@@ -1,6 +1,7 @@
 //! Heat maps: a cell's colour is its value.
 
 use anyhow::Result;
+use plotters::coord::types::RangedCoordi32;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
@@ -15,6 +16,9 @@ const SCALE: [RGBColor; 4] =
 /// Steps of the legend's bar.
 const STEPS: i32 = 60;
 
+/// The area of the cells.
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordi32, RangedCoordi32>>;
+
 /// Values by column and row.
 #[derive(Debug, Clone)]
 pub(crate) struct HeatMap {
@@ -26,6 +30,10 @@ pub(crate) struct HeatMap {
     pub(crate) unit: Unit,
     /// Columns, each with a value for every row, from 0 up.
     pub(crate) columns: Vec<Vec<f64>>,
+    /// Names of the rows; without them they have numbers.
+    pub(crate) names: Vec<String>,
+    /// The width of a column and its unit; without it they have numbers.
+    pub(crate) width: Option<(f64, Unit)>,
 }
 
 impl HeatMap {
@@ -48,29 +56,58 @@ impl HeatMap {
 
     fn draw_cells(&self, area: &Area<'_>, most: f64) -> Result<()> {
         let rows = self.columns.iter().map(Vec::len).max().unwrap_or(0) as i32;
+        let is_named = !self.names.is_empty();
         let mut chart = ChartBuilder::on(area)
             .margin_left(16)
             .margin_right(12)
             .x_label_area_size(50)
-            .y_label_area_size(60)
+            .y_label_area_size(if is_named { 130 } else { 60 })
             .build_cartesian_2d(0..self.columns.len() as i32, 0..rows)
             .map_err(drawing)?;
+        let column = |column: &i32| match self.width {
+            Some((width, unit)) => unit.write(f64::from(*column) * width),
+            None => column.to_string(),
+        };
+        let row = |row: &i32| if is_named { String::new() } else { row.to_string() };
         chart
             .configure_mesh()
             .disable_mesh()
             .axis_style(INK)
             .x_desc(self.x)
             .y_desc(self.y)
+            .x_label_formatter(&column)
+            .y_label_formatter(&row)
             .label_style(paint::axis_letters(12))
             .axis_desc_style(paint::axis_letters(14))
             .draw()
             .map_err(drawing)?;
+        if is_named {
+            self.draw_names(&mut chart, rows)?;
+        }
         let cells = (0..).zip(&self.columns).flat_map(|(x, column)| {
-            (0..).zip(column).filter(|(_, value)| value.is_finite()).map(move |(y, value)| {
-                Rectangle::new([(x, y), (x + 1, y + 1)], colour(value / most).filled())
-            })
+            (0..)
+                .zip(column)
+                .filter(|(_, value)| value.is_finite() && !(is_named && **value <= 0.0))
+                .map(move |(y, value)| {
+                    Rectangle::new([(x, y), (x + 1, y + 1)], colour(value / most).filled())
+                })
         });
         chart.draw_series(cells).map_err(drawing)?;
+        Ok(())
+    }
+
+    /// Draws the names of rows in the middle of theirs, and the ground, which is the colour of 0: most
+    /// cells of such maps are.
+    fn draw_names(&self, chart: &mut Chart<'_, '_>, rows: i32) -> Result<()> {
+        let half = chart.plotting_area().dim_in_pixel().1 as i32 / rows.max(1) / 2;
+        let name = |(y, name): (i32, &String)| {
+            let text = Text::new(name.clone(), (-8, -half), paint::letters(12, HPos::Right));
+            EmptyElement::at((0, y)) + text
+        };
+        chart.draw_series((0..).zip(&self.names).map(name)).map_err(drawing)?;
+        let ground = [(0, 0), (self.columns.len() as i32, rows)];
+        let ground = Rectangle::new(ground, colour(0.0).filled());
+        chart.draw_series([ground]).map_err(drawing)?;
         Ok(())
     }
 
@@ -116,6 +153,8 @@ mod tests {
             y: "partition",
             unit: Unit::Bytes,
             columns: vec![vec![1024.0, 4096.0], vec![0.0, 2048.0]],
+            names: Vec::new(),
+            width: None,
         };
         let svg = map.svg().unwrap().unwrap();
         let texts = xml::texts(&svg).unwrap();
@@ -125,7 +164,14 @@ mod tests {
         assert_eq!(colour(0.0), SCALE[0]);
         assert_eq!(colour(1.0), SCALE[3]);
         assert!(svg.contains("#081D58"), "the darkest is missing");
-        let nothing = HeatMap { columns: vec![vec![0.0]], ..map };
+        let nothing = HeatMap { columns: vec![vec![0.0]], ..map.clone() };
         assert_eq!(nothing.svg().unwrap(), None);
+        let names = vec!["tor 3".to_owned(), "tor 7".to_owned()];
+        let named = HeatMap { names, width: Some((1e6, Unit::Nanoseconds)), ..map };
+        let svg = named.svg().unwrap().unwrap();
+        let texts = xml::texts(&svg).unwrap();
+        for wanted in ["tor 3", "tor 7", "1 ms"] {
+            assert!(texts.iter().any(|text| text == wanted), "{wanted} is not in {texts:?}");
+        }
     }
 }

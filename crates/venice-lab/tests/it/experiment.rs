@@ -1,5 +1,6 @@
 //! Experiments from file to report, on a queue with one server.
 
+mod checkpoints;
 mod queue;
 
 use std::cell::Cell;

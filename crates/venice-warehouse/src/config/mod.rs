@@ -20,6 +20,9 @@ pub struct Config {
     pub end: Picos,
     /// Requests are followed stage by stage, so that the results explain the slow ones.
     pub explain: bool,
+    /// Depths of the switches' queues are measured in intervals of this length, which doubles so that
+    /// there are at most 256; 0: they are not.
+    pub heatmap: Picos,
     /// The network.
     pub topology: TopologyConfig,
     /// The servers.
@@ -36,6 +39,7 @@ impl Default for Config {
             seed: 0,
             end: Picos(0),
             explain: true,
+            heatmap: Picos(0),
             topology: TopologyConfig::default(),
             server: Server::default(),
             tcp: Preset::default(),

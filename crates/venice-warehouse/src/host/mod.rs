@@ -8,6 +8,7 @@
 pub mod config;
 mod core;
 pub mod kernel;
+mod moved;
 mod nic;
 pub mod noise;
 mod run;

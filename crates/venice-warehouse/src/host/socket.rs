@@ -160,6 +160,11 @@ impl Udp {
         true
     }
 
+    /// Returns the followed requests of the datagrams.
+    pub fn journeys(&mut self) -> impl Iterator<Item = &mut Option<JourneyId>> {
+        self.waiting.iter_mut().map(|waiting| &mut waiting.journey)
+    }
+
     /// Takes the next datagram.
     pub fn pop(&mut self, buffers: &SocketBuffers) -> Option<Waiting> {
         let waiting = self.waiting.pop_front()?;

@@ -7,6 +7,7 @@ use super::config::CircuitSwitchConfig;
 use super::line::Line;
 use super::queues::{Queues, Slab, Waiting};
 use super::{Arriving, Counters, Departure, NEVER, Outcome, PortNumber, earlier};
+use crate::packet::PacketId;
 
 /// A switch of virtual circuits with reserved slots.
 ///
@@ -242,6 +243,11 @@ impl CircuitSwitch {
         let out = &mut self.outputs[usize::from(output)];
         out.counters.advance(now, out.queues.bytes());
         out.queues.pop(&mut self.slab, input)
+    }
+
+    pub(super) fn each_packet(&mut self, visit: &mut impl FnMut(&mut PacketId)) {
+        let (outputs, slab) = (&self.outputs, &mut self.slab);
+        outputs.iter().for_each(|output| output.queues.each_packet(slab, visit));
     }
 
     pub(super) fn depth(&self, output: PortNumber) -> u64 {

@@ -154,6 +154,14 @@ impl Switch {
         }
     }
 
+    /// Visits the packets that wait, to give them other numbers.
+    pub(crate) fn each_packet(&mut self, mut visit: impl FnMut(&mut PacketId)) {
+        match self {
+            Self::Packet(switch) => switch.each_packet(&mut visit),
+            Self::Circuit(switch) => switch.each_packet(&mut visit),
+        }
+    }
+
     /// Returns the bytes that wait for an output.
     ///
     /// # Panics

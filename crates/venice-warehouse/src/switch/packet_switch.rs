@@ -8,6 +8,7 @@ use super::config::{Arbitration, Forwarding, PacketSwitchConfig};
 use super::line::Line;
 use super::queues::{Queues, Slab, Waiting, bits_from};
 use super::{Arriving, Counters, Departure, NEVER, Outcome, PortNumber, earlier};
+use crate::packet::PacketId;
 
 /// A packet switch with virtual output queues (DIABLO, section 3.3).
 ///
@@ -272,6 +273,11 @@ impl PacketSwitch {
             from.outputs[usize::from(output / 64)] &= !(1 << (output % 64));
         }
         waiting
+    }
+
+    pub(super) fn each_packet(&mut self, visit: &mut impl FnMut(&mut PacketId)) {
+        let (outputs, slab) = (&self.outputs, &mut self.slab);
+        outputs.iter().for_each(|output| output.queues.each_packet(slab, visit));
     }
 
     pub(super) fn depth(&self, output: PortNumber) -> u64 {

@@ -150,6 +150,17 @@ impl Queues {
         waiting
     }
 
+    /// Visits the packets of all queues.
+    pub(super) fn each_packet(&self, slab: &mut Slab, visit: &mut impl FnMut(&mut PacketId)) {
+        for queue in &self.queues {
+            let mut place = queue.head;
+            while let Some(waiting) = slab.places.get_mut(place as usize) {
+                visit(&mut waiting.packet);
+                place = waiting.next;
+            }
+        }
+    }
+
     /// Returns the inputs whose queues are not empty, from `first` upwards and then from 0.
     pub(super) fn inputs_from(&self, first: u16) -> impl Iterator<Item = u16> {
         bits_from(&self.waiting, first)
@@ -216,6 +227,9 @@ mod tests {
                 let order = (input..130).chain(0..input);
                 let order = order.filter(|input| !model[usize::from(*input)].is_empty());
                 prop_assert!(queues.inputs_from(input).eq(order));
+                let mut packets = Vec::new();
+                queues.each_packet(&mut slab, &mut |packet| packets.push(*packet));
+                prop_assert!(packets.into_iter().eq(model.iter().flatten().copied()));
             }
             prop_assert_eq!(slab.places.len(), most);
         }

@@ -138,6 +138,8 @@ pub(super) fn plots(report: &JobReport) -> Result<Vec<Plot>> {
             .iter()
             .map(|sample| sample.iter().map(|bytes| *bytes as f64).collect())
             .collect(),
+        names: Vec::new(),
+        width: None,
     };
     let far = || report.cells.iter().filter(|cell| cell.mode != Mode::Local);
     let here = |wants_peer: bool| BarSeries {

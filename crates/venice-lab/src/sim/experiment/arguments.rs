@@ -1,12 +1,14 @@
 //! Arguments of the commands, and the experiment that they make.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
 use toml::Value;
 use venice_cli::failure;
 use venice_experiment::{Experiment, Filter, keys, nearest};
+use venice_simkernel::units::Nanos;
 
 use super::{Catalogue, usage};
 
@@ -77,9 +79,13 @@ pub struct RunArgs {
     /// Print the results as JSON
     #[arg(long)]
     pub json: bool,
-    /// Keep the points that the folder has, and run the others
+    /// Keep the points that the folder has, go on from the checkpoint of one that was interrupted, and
+    /// run the others
     #[arg(long)]
     pub resume: bool,
+    /// Write a checkpoint of the running point so often, for --resume: 30s; 0: never [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = checkpoint_time)]
+    pub checkpoint: Option<Duration>,
 }
 
 /// `venice sim compare`
@@ -229,6 +235,12 @@ fn threads(text: &str) -> Result<usize, String> {
     count.ok_or_else(|| "write a number of threads, 1 to 1024".to_owned())
 }
 
+fn checkpoint_time(text: &str) -> Result<Duration, String> {
+    let time: Result<Nanos, _> = text.parse();
+    let time = time.map_err(|_| "write a time, for example 30s, or 0 for none".to_owned())?;
+    Ok(Duration::from_nanos(time.0))
+}
+
 /// Quotes a word for a shell where that is needed.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:@%+".contains(c);
@@ -248,6 +260,13 @@ mod tests {
         assert_eq!(quoted("servers=1|8"), "'servers=1|8'");
         assert_eq!(quoted("it's"), r"'it'\''s'");
         assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn checkpoint_times_have_units() {
+        assert_eq!(checkpoint_time("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(checkpoint_time("0"), Ok(Duration::ZERO));
+        assert!(checkpoint_time("30").is_err());
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn total(row: &CauseRow) -> f64 {
 }
 
 /// Returns the coordinates of a point, before a text about it.
-fn place(point: &PointResult) -> String {
+pub(super) fn place(point: &PointResult) -> String {
     let places = point.coordinates.iter().map(|place| format!("{}={}", place.name, place.text()));
     let places: Vec<String> = places.collect();
     if places.is_empty() { String::new() } else { format!("{}: ", places.join(" ")) }

@@ -3,9 +3,10 @@
 use anyhow::Result;
 use venice_experiment::{Curve, Experiment, Figure, FigureKind, Results};
 
+use super::queues;
 use crate::plot::{Line, LineChart, Plot, Scale, Stroke, Unit};
 
-/// Draws every figure that has a curve of ours or of the paper.
+/// Draws every figure that has a curve of ours or of the paper, and the maps of each point.
 ///
 /// # Errors
 /// When the drawing library fails.
@@ -15,6 +16,7 @@ pub(super) fn plots(experiment: &Experiment, results: &Results) -> Result<Vec<Pl
         let name = format!("figure-{}", figure.name);
         plots.extend(svg(figure, results)?.map(|svg| Plot { name, svg }));
     }
+    plots.extend(queues::plots(results)?);
     Ok(plots)
 }
 

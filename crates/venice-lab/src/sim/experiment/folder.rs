@@ -82,6 +82,38 @@ impl Folder {
         Ok(path)
     }
 
+    fn checkpoint(&self, point: usize) -> PathBuf {
+        self.path(&format!("checkpoint-{point}.bin"))
+    }
+
+    /// Reads the checkpoint of a point, if it has one; returns its path too.
+    pub(super) fn read_checkpoint(&self, point: usize) -> Result<Option<(PathBuf, Vec<u8>)>> {
+        let path = self.checkpoint(point);
+        match fs::read(&path) {
+            Ok(file) => Ok(Some((path, file))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+
+    /// Writes the checkpoint of a point.
+    pub(super) fn write_checkpoint(&self, point: usize, file: &[u8]) -> Result<PathBuf> {
+        let path = self.checkpoint(point);
+        write(&path, file)?;
+        Ok(path)
+    }
+
+    /// Removes the checkpoint of a point, which is done or begins anew.
+    pub(super) fn remove_checkpoint(&self, point: usize) -> Result<()> {
+        let path = self.checkpoint(point);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", path.display()))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
     /// Writes everything: results, tables, plots and the report.
     pub(super) fn publish(&self, experiment: &Experiment, results: &Results) -> Result<()> {
         self.write_results(results)?;

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod causes;
+mod checkpoints;
 mod compare;
 mod figures;
 mod folder;
@@ -12,6 +13,7 @@ mod huge_pages;
 mod numbers;
 mod page;
 mod parquet;
+mod queues;
 mod run;
 mod show;
 mod table;
@@ -24,7 +26,7 @@ use venice_measure::interrupt;
 
 pub use arguments::{CompareArgs, Layers, ListArgs, ReportArgs, RunArgs, ShowArgs};
 pub use folder::REPORT;
-pub use run::{Observed, RunPoint, run_experiment, run_point};
+pub use run::{RunPoint, run_experiment, run_point};
 pub use worlds::Catalogue;
 
 /// Examples of `venice sim list`.
@@ -49,11 +51,13 @@ EXAMPLES:
   venice sim run incast-1g --out incast               the paper's: its figure beside ours
   venice sim run incast-1g --set switch.latency=2us --out slower
   venice sim run incast-1g --sweep seed=1,2,3 --points 'servers=1|8'
-  venice sim run mine.toml --out mine --resume        the points that are missing
+  venice sim run mine.toml --out mine --resume        go on after Ctrl-C or a kill
+  venice sim run mine.toml --checkpoint 10s           a kill costs at most 10 s
+  venice sim run incast-1g --quick --set heatmap=1us  maps of the switches' queues in the report
 
 The folder gets results.json, points.parquet, latencies.parquet, a plot of each figure, report.html, and
 experiment.toml, which repeats the run. The same configuration and seed give the same results on any number of
-threads. Ctrl-C keeps the points so far; exit code 1.";
+threads. Ctrl-C keeps the points so far, and a checkpoint of the one that runs; exit code 1.";
 
 /// Examples of `venice sim compare`.
 pub const HELP_COMPARE: &str = "\
@@ -96,7 +100,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<i32> {
     }
     terminal::remark(format!("results and report: {}", folder.join(REPORT).display()));
     if results.interrupted {
-        terminal::remark("interrupted: run it again with --resume for the other points");
+        terminal::remark("interrupted: run it again with --resume to go on");
         return Ok(EXIT_FAILURE);
     }
     Ok(0)

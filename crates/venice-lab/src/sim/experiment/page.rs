@@ -6,7 +6,7 @@ use venice_cli::terminal;
 use venice_experiment::{Experiment, Figure, Results, Verdict, keys};
 
 use super::numbers::{number, time as virtual_time};
-use super::{causes, table};
+use super::{causes, queues, table};
 use crate::plot::Plot;
 use crate::report_table::{ReportTable, escaped};
 
@@ -31,6 +31,7 @@ pub(super) fn html(experiment: &Experiment, results: &Results, plots: &[Plot]) -
         figures(experiment, plots),
         points(experiment, results),
         causes::html(results),
+        queues::html(results, plots),
         all_figures(experiment, results),
         configuration(experiment, results),
         reproduction(results),
@@ -97,10 +98,8 @@ fn figures(experiment: &Experiment, plots: &[Plot]) -> String {
             sources.map(|curve| paragraph(&format!("{}: {}", curve.label, curve.source))).collect();
         format!("{}\n<div class=\"soft\">{sources}</div>\n", plot.svg)
     };
-    match plots {
-        [] => String::new(),
-        plots => format!("<h2>Figures</h2>\n{}", plots.iter().map(of).collect::<String>()),
-    }
+    let drawn: String = plots.iter().filter(|plot| !queues::is_map(plot)).map(of).collect();
+    if drawn.is_empty() { drawn } else { format!("<h2>Figures</h2>\n{drawn}") }
 }
 
 fn points(experiment: &Experiment, results: &Results) -> String {
@@ -218,6 +217,8 @@ mod tests {
             wall_s: 1.5,
             outcome: goodput.map(|goodput| Outcome {
                 metrics: vec![Metric::new("goodput", goodput, "Mb/s")],
+                queues: vec![queues::tests::row("tor <3>")],
+                heatmaps: vec![queues::tests::map("Bytes & time", "tor <3>")],
                 counts: [("drops.<full>".to_owned(), 3)].into(),
                 events: 1000,
                 ..Outcome::default()
@@ -255,6 +256,11 @@ mod tests {
             "DIABLO: figure 6a, <read off>",
             "400.5",
             "drops.<full>",
+            "Queues of switches",
+            "servers=8: fullest queues of switches",
+            "switch:3.31",
+            "servers=8: Bytes & time",
+            "tor <3>",
             "</pre><script>",
             "venice sim run 'a&b.toml'",
             "Venice 1.2.3, seed 7.",

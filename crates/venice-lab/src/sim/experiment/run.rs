@@ -9,10 +9,11 @@ use indicatif::ProgressBar;
 use venice_cli::terminal;
 use venice_experiment::outcome::Outcome;
 use venice_experiment::{
-    BadConfig, Experiment, Filter, Host, Point, PointResult, Results, State, World, keys,
+    Experiment, Filter, Host, Point, PointResult, Results, State, World, keys,
 };
 use venice_measure::machine::Machine;
 
+use super::checkpoints::{self, Checkpoints};
 use super::folder::Folder;
 use super::{RunArgs, numbers, usage};
 
@@ -20,17 +21,6 @@ use super::{RunArgs, numbers, usage};
 const FIRST_STEP_PS: u64 = 1_000_000;
 /// A step takes about this long, so that progress and Ctrl-C are prompt.
 const STEP: Duration = Duration::from_millis(50);
-
-/// A point that runs.
-#[derive(Clone, Copy, Debug)]
-pub struct Observed {
-    /// Virtual time in picoseconds.
-    pub now: u64,
-    /// Virtual time of its end, as far as it can be foreseen.
-    pub expected_end: Option<u64>,
-    /// Events handled.
-    pub events: u64,
-}
 
 /// A point that was run.
 #[derive(Debug)]
@@ -43,24 +33,16 @@ pub struct RunPoint {
     pub captured: Option<(Vec<u8>, usize)>,
 }
 
-/// Runs one point to its end, or until `observe` breaks; captures a link.
-///
-/// # Errors
-/// With the key that the world cannot run.
+/// Runs a world to its end, or until `observe` breaks; `captures` says that it captures a link.
 pub fn run_point<W: World>(
-    config: &W::Config,
-    threads: usize,
-    link: Option<&str>,
-    observe: &mut dyn FnMut(Observed) -> ControlFlow<()>,
-) -> Result<RunPoint, BadConfig> {
-    let mut world = W::new(config, threads)?;
-    if let Some(link) = link {
-        world.capture(link)?;
-    }
+    mut world: W,
+    captures: bool,
+    observe: &mut dyn FnMut(&W) -> ControlFlow<()>,
+) -> RunPoint {
     let end = |world: W, state| RunPoint {
         state,
         outcome: world.outcome(),
-        captured: link.map(|_| world.captured()),
+        captured: captures.then(|| world.captured()),
     };
     let mut step = FIRST_STEP_PS;
     while !world.is_over() {
@@ -71,12 +53,11 @@ pub fn run_point<W: World>(
             took if took > STEP * 2 => (step / 2).max(1),
             _ => step,
         };
-        let (now, expected_end, events) = (world.now(), world.expected_end(), world.events());
-        if observe(Observed { now, expected_end, events }).is_break() && !world.is_over() {
-            return Ok(end(world, State::Interrupted));
+        if observe(&world).is_break() && !world.is_over() {
+            return end(world, State::Interrupted);
         }
     }
-    Ok(end(world, State::Done))
+    end(world, State::Done)
 }
 
 /// Runs the points of an experiment that `filter` takes, until `stop` is true; returns its folder and its results, which are in that
@@ -117,35 +98,68 @@ pub fn run_experiment<W: World>(
         results.points[*at].state != State::Done && filter.takes(&points[*at].coordinates)
     };
     let wanted: Vec<usize> = (0..points.len()).filter(wanted).collect();
+    // A folder without results is no run that can be resumed.
+    folder.write_results(&results)?;
+    for (at, point) in (1..).zip(&results.points) {
+        if !args.resume || point.state == State::Done {
+            folder.remove_checkpoint(at)?;
+        }
+    }
     let mut progress = Progress::new(wanted.len());
     for at in wanted {
         if stop() {
             results.interrupted = true;
             break;
         }
-        let (name, start) = (results.points[at].place(), Instant::now());
-        let link = args.capture.as_deref();
-        let ran = run_point::<W>(&points[at].config, threads, link, &mut |observed| {
-            progress.observe(&name, start, observed);
-            if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        let RunPoint { state, outcome, captured } = ran.map_err(|error| usage(error.into()))?;
-        if let Some((file, packets)) = captured {
-            let path = folder.write_capture(at + 1, &file)?;
-            terminal::remark(format!("{packets} packets in {}", path.display()));
-        }
-        results.interrupted = state == State::Interrupted;
         let result = &mut results.points[at];
-        (result.state, result.wall_s) = (state, start.elapsed().as_secs_f64());
-        result.outcome = Some(outcome);
+        run_in_folder::<W>(args, &folder, (at + 1, &points[at]), threads, result, stop, &progress)?;
+        let state = result.state;
         progress.finish(result);
+        results.interrupted = state == State::Interrupted;
         results.judge(experiment);
         folder.write_results(&results)?;
+        if state == State::Done {
+            folder.remove_checkpoint(at + 1)?;
+        }
     }
     progress.bar.finish_and_clear();
     results.judge(experiment);
     folder.publish(experiment, &results)?;
     Ok((folder.folder, results))
+}
+
+/// Runs one point, from its checkpoint if it has one, and writes checkpoints and its captured packets.
+fn run_in_folder<W: World>(
+    args: &RunArgs,
+    folder: &Folder,
+    (number, point): (usize, &Point<W::Config>),
+    threads: usize,
+    result: &mut PointResult,
+    stop: &dyn Fn() -> bool,
+    progress: &Progress,
+) -> Result<()> {
+    let (name, link) = (result.place(), args.capture.as_deref());
+    let every = args.checkpoint.unwrap_or(checkpoints::EVERY);
+    let mut checkpoints = Checkpoints::new::<W>(folder, number, point, link, every);
+    let world: W = checkpoints.world(&point.config, threads)?;
+    let ran = run_point(world, link.is_some(), &mut |world| {
+        progress.observe(&name, checkpoints.took_s(), world);
+        if !stop() {
+            checkpoints.keep(world);
+            return ControlFlow::Continue(());
+        }
+        if let Some(path) = checkpoints.write(world) {
+            terminal::remark(format!("checkpoint: {}", path.display()));
+        }
+        ControlFlow::Break(())
+    });
+    if let Some((file, packets)) = ran.captured {
+        let path = folder.write_capture(number, &file)?;
+        terminal::remark(format!("{packets} packets in {}", path.display()));
+    }
+    (result.state, result.wall_s) = (ran.state, checkpoints.took_s());
+    result.outcome = Some(ran.outcome);
+    Ok(())
 }
 
 fn not_run<C>(point: &Point<C>) -> PointResult {
@@ -176,17 +190,16 @@ impl Progress {
         Self { bar, count, finished: 0, finished_s: 0.0 }
     }
 
-    fn observe(&self, name: &str, start: Instant, observed: Observed) {
-        let took_s = start.elapsed().as_secs_f64();
-        let end = observed.expected_end.filter(|end| *end > 0);
-        let share = end.map(|end| (observed.now as f64 / end as f64).min(1.0));
+    fn observe<W: World>(&self, name: &str, took_s: f64, world: &W) {
+        let end = world.expected_end().filter(|end| *end > 0);
+        let share = end.map(|end| (world.now() as f64 / end as f64).min(1.0));
         let left = match self.seconds_left(took_s, share) {
             Some(left) => format!(", {} left", terminal::seconds(left)),
             None => String::new(),
         };
         let of = end.map(|end| format!(" of {}", numbers::time(end))).unwrap_or_default();
-        let now = numbers::time(observed.now);
-        let rate = numbers::rate(observed.events as f64 / took_s.max(1e-9));
+        let now = numbers::time(world.now());
+        let rate = numbers::rate(world.events() as f64 / took_s.max(1e-9));
         self.bar.set_message(format!("{name} {now}{of}, {rate}{left}"));
     }
 

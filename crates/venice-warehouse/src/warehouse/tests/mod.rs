@@ -1,3 +1,5 @@
+mod checkpoints;
+
 use venice_simkernel::units::{BitRate, Picos};
 
 use super::*;
@@ -154,6 +156,32 @@ fn link_is_captured_whole() {
     for link in ["host:99", "switch:0.9", "switch:77.0", "rack:1"] {
         assert!(error(link).contains(link), "{}", error(link));
     }
+}
+
+/// Maps of queues agree with the counters, and change nothing else, on any number of threads.
+#[test]
+fn heatmaps_agree_with_counters() {
+    let plain = memcached("tcp");
+    let config = Config { heatmap: Picos(Picos::MICRO), ..plain.clone() };
+    let outcome = ran(&config, 1).outcome();
+    assert_eq!(ran(&config, 3).outcome(), outcome);
+    let [levels, switches] = &outcome.heatmaps[..] else { panic!("{:?}", outcome.heatmaps) };
+    let names: Vec<&str> = levels.rows.iter().map(|row| &*row.name).collect();
+    assert_eq!(names, ["tor", "array", "datacenter"]);
+    let columns = levels.rows[0].values.len();
+    assert!((128..=256).contains(&columns), "{columns}");
+    let end = columns as f64 * levels.column_s;
+    assert!((0.98..=1.0).contains(&(outcome.virtual_ps as f64 / 1e12 / end)), "{end}");
+    let fullest = &outcome.queues[0];
+    assert!(fullest.most_bytes > 0 && fullest.queued <= fullest.packets, "{fullest:?}");
+    for row in &switches.rows {
+        let most = *row.values.iter().max().unwrap();
+        let counted = outcome.queues.iter().find(|queue| queue.name == row.name);
+        assert!(counted.is_some_and(|queue| queue.most_bytes <= most), "{row:?}");
+    }
+    assert!(outcome.queues.is_sorted_by_key(|queue| std::cmp::Reverse(queue.most_bytes)));
+    let expected = ran(&plain, 1).outcome();
+    assert_eq!(Outcome { heatmaps: Vec::new(), ..outcome }, expected);
 }
 
 #[test]
