@@ -59,7 +59,7 @@ pub enum Lookup {
 /// A cache that evicts the line of a set used least recently.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    /// Of each set, the line used last first.
+    /// Lines of each set, the one used last first.
     sets: Vec<Vec<Way>>,
     ways: usize,
 }
@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn odd_sizes_are_refused() {
-        for (bytes, ways) in [(100, 1), (3 * 64, 1), (64, 0), (64, 2), (65 * 64, 65), (2 << 30, 8)] {
+        for (bytes, ways) in [(100, 1), (3 * 64, 1), (64, 0), (64, 2), (65 * 64, 65), (2 << 30, 8)]
+        {
             let config = CacheConfig { bytes: Bytes(bytes), ways };
             assert!(Cache::new(&config).is_none(), "{config:?}");
         }

@@ -118,7 +118,7 @@ pub struct Link {
     pub rate: BitRate,
     /// From the last bit sent to its arrival, both interfaces included. Venice paper, table 1: 1.4 µs.
     pub latency: Nanos,
-    /// What an external router adds, which forwards as it receives; 0: the nodes are linked directly.
+    /// Delay of an external router, which forwards as it receives; 0: the nodes are linked directly.
     pub router: Nanos,
 }
 
@@ -286,7 +286,6 @@ impl Channel {
         }
     }
 }
-
 
 #[cfg(test)]
 mod tests {

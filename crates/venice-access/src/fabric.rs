@@ -24,7 +24,7 @@ const SERVICE: u32 = 1;
 const SEEDS: (u64, u64) = (0x5eed, 0xf00d);
 const LINE: usize = LINE_BYTES as usize;
 
-/// What the recipient asks of a line.
+/// A line that the recipient reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Returned with the answer.
@@ -38,7 +38,7 @@ pub struct Request {
 /// A request that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Of the request.
+    /// The request's token.
     pub token: u64,
     /// The version that was read; `None` for a write.
     pub read: Option<u64>,
@@ -60,7 +60,13 @@ impl Lines {
 }
 
 impl GrantedMemory for Lines {
-    fn read(&mut self, _: GrantId, key: GrantKey, addr: u64, into: &mut [u8]) -> Result<(), Refusal> {
+    fn read(
+        &mut self,
+        _: GrantId,
+        key: GrantKey,
+        addr: u64,
+        into: &mut [u8],
+    ) -> Result<(), Refusal> {
         let version = *self.at(key, addr, into.len())?;
         into.copy_from_slice(&bytes_of(version));
         Ok(())

@@ -1,7 +1,7 @@
 //! A world of experiments: a program on a recipient whose memory is partly on a donor, after sections
 //! 4.1 and 4.2 of the Venice paper (HPCA 2016).
 //!
-//! Function and timing are apart. What the program asks of memory is a recorded [`AccessTrace`] behind
+//! Function and timing are apart. The demand of the program on memory is a recorded [`AccessTrace`] behind
 //! a cache, the same in every configuration; [`Config`] says where lines are and what the way to them
 //! costs. CRMA reads and writes and QPair messages go through the product's fabric; swap to commodity
 //! interconnects is a cost model.
@@ -26,11 +26,11 @@ use venice_experiment::outcome::{Metric, NamedHistogram, Outcome};
 use venice_experiment::{BadConfig, World};
 use venice_simkernel::units::Picos;
 
-use crate::machine::{Counts, Machine};
 pub use self::cache::{CacheConfig, LINE_BYTES};
 pub use self::config::{Channel, Config, Crma, Link, Memory, Processor, Program, Qpair, Swap};
 pub use self::record::{BadRecording, FIRST_MARK, Recorder, RecorderConfig};
 pub use self::trace::{Access, AccessTrace, BadTrace, Kind, LINES_OF_PAGE, PAGE_BYTES};
+use crate::machine::{Counts, Machine};
 
 /// The traces that come with Venice; `traces/record.sh` made them.
 const TRACES: [(&str, &[u8]); 2] = [
@@ -58,8 +58,9 @@ impl Program {
             Some((_, file)) => *file,
             None => {
                 let names = TRACES.map(|(name, _)| name).join(", ");
-                read = std::fs::read(Path::new(&self.trace))
-                    .map_err(|error| bad(format!("{error}: write a file's path, or one of {names}")))?;
+                read = std::fs::read(Path::new(&self.trace)).map_err(|error| {
+                    bad(format!("{error}: write a file's path, or one of {names}"))
+                })?;
                 &read
             }
         };
@@ -128,14 +129,8 @@ impl World for RemoteAccess {
         let machine = &self.machine;
         let milliseconds = |ps: u64| Picos(ps).as_secs() * 1000.0;
         let time = machine.program_time();
-        let Counts {
-            local_fills,
-            remote_fills,
-            remote_writes,
-            pages_in,
-            pages_out,
-            wrong_reads,
-        } = machine.counts();
+        let Counts { local_fills, remote_fills, remote_writes, pages_in, pages_out, wrong_reads } =
+            machine.counts();
         let (frames, wire_bytes) = machine.traffic();
         let share = 100.0 * remote_fills as f64 / ((local_fills + remote_fills) as f64).max(1.0);
         let counts = [

@@ -112,9 +112,7 @@ impl Machine {
         };
         let mut misses = Misses::new(trace, &config.processor.cache, all);
         let swap = match config.channel {
-            Channel::Swap(swap) => {
-                Some((PageCache::new(&config.memory, pages), Device::new(swap)))
-            }
+            Channel::Swap(swap) => Some((PageCache::new(&config.memory, pages), Device::new(swap))),
             Channel::Local | Channel::Crma(_) | Channel::Qpair(_) => None,
         };
         let next = misses.next();

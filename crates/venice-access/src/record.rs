@@ -16,7 +16,7 @@ const LAST_MARK: u64 = FIRST_MARK + 8;
 /// Pages that a region may have left untouched in a row.
 const MOST_UNTOUCHED: u64 = (1 << 20) / PAGE_BYTES;
 
-/// What to record.
+/// The part of a run to record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecorderConfig {
     /// The cache whose misses are recorded.
@@ -56,7 +56,9 @@ pub enum BadRecording {
     #[error("the program ended before the part to record: mark it, or skip fewer instructions")]
     NotBegun,
     /// No access to data passed the filter.
-    #[error("no access to data passed the filter: the program's data fit the cache, or are smaller than a region must be")]
+    #[error(
+        "no access to data passed the filter: the program's data fit the cache, or are smaller than a region must be"
+    )]
     NoData,
 }
 
@@ -318,7 +320,8 @@ mod tests {
         let text: String = at.into_iter().map(load).collect();
         let config = RecorderConfig { least_region: Bytes(8192), ..small() };
         let trace = recorded(config, &text).unwrap();
-        let wanted = [(1, 0), (1, 64), (2, 128), (1, 193)].map(|(gap, line)| (gap, line, Kind::Load));
+        let wanted =
+            [(1, 0), (1, 64), (2, 128), (1, 193)].map(|(gap, line)| (gap, line, Kind::Load));
         assert_eq!((accesses(&trace), trace.pages), (wanted.to_vec(), 4));
         let large = RecorderConfig { least_region: Bytes(1 << 20), ..small() };
         assert_eq!(recorded(large, &text), Err(BadRecording::NoData));

@@ -1,5 +1,5 @@
-//! What the program asks of memory: the accesses of its trace that miss the processor's last cache.
-//! The order and kind of these depends on no time.
+//! The program's demand on memory: the accesses of its trace that miss the processor's last cache.
+//! Their order and kind depend on no time.
 
 use std::sync::Arc;
 
@@ -97,13 +97,14 @@ impl Iterator for Misses {
 mod tests {
     use venice_simkernel::units::Bytes;
 
-    use crate::trace::Access;
     use super::*;
+    use crate::trace::Access;
 
     #[test]
     fn cache_filters_trace() {
         let (load, store, back) = (Kind::Load, Kind::Store, Kind::WriteBack);
-        let asked = [(5, 1, load), (5, 1, load), (5, 1, back), (5, 2, store), (5, 3, back), (1, 4, load)];
+        let asked =
+            [(5, 1, load), (5, 1, load), (5, 1, back), (5, 2, store), (5, 3, back), (1, 4, load)];
         let accesses: Vec<Access> =
             asked.iter().map(|&(gap, line, kind)| Access { gap, line, kind }).collect();
         let one_line = CacheConfig { bytes: Bytes(64), ways: 1 };
@@ -115,8 +116,7 @@ mod tests {
             accesses,
         };
         let mut misses = Misses::new(Arc::new(trace), &one_line, usize::MAX);
-        let found: Vec<_> =
-            misses.by_ref().map(|miss| (miss.at, miss.line, miss.kind)).collect();
+        let found: Vec<_> = misses.by_ref().map(|miss| (miss.at, miss.line, miss.kind)).collect();
         // Line 1 becomes dirty in the cache and leaves for 2; 3 comes dirty, and leaves for 4.
         let wanted = [(5, 1, load), (20, 2, store), (20, 1, back), (26, 4, load), (26, 3, back)];
         assert_eq!(found, wanted);

@@ -8,7 +8,7 @@ use crate::trace::PAGE_BYTES;
 /// The local pages, of which the one used least recently leaves for another.
 #[derive(Debug)]
 pub struct PageCache {
-    /// Of each page, the time of its last use; `None`: it is not local.
+    /// Last use of each page; `None`: it is not local.
     used: Vec<Option<u64>>,
     is_dirty: Vec<bool>,
     by_use: BTreeMap<u64, u64>,

@@ -83,7 +83,8 @@ fn remote_load_takes_sum_of_parts() {
 
 #[test]
 fn message_takes_sum_of_parts() {
-    let qpair = Qpair { crossing: Picos(300 * NANO), asynchronous: false, post: 70, poll: 30, serve: 40 };
+    let qpair =
+        Qpair { crossing: Picos(300 * NANO), asynchronous: false, post: 70, poll: 30, serve: 40 };
     let config = config(Channel::Qpair(qpair));
     // A message has its length before it, the token, and line or bytes.
     let wires = wires(&config, 4 + 16, 4 + 8 + 64);
@@ -193,8 +194,8 @@ fn any_accesses() -> impl Strategy<Value = Vec<(u64, u64, Kind)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// What a program asks does not depend on time; reads return what was written last; a run is the
-    /// same again, and with stops on the way.
+    /// Time does not change what a program asks; reads return what was written last; a run is the same
+    /// again, and with stops on the way.
     #[test]
     fn any_program_runs_repeatably(accesses in any_accesses(), local in 0..=4u32) {
         let trace = trace(&accesses);

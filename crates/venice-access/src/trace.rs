@@ -62,7 +62,7 @@ pub struct Access {
 /// The recorded accesses of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessTrace {
-    /// What was recorded, and how.
+    /// The program that was recorded, with its parameters.
     pub origin: String,
     /// The cache that the accesses missed.
     pub filter: CacheConfig,
