@@ -232,7 +232,9 @@ fn bound<T: PartialOrd + std::fmt::Display>(
 
 /// The most instructions of a fixed cost.
 const MOST_COST: u32 = 1_000_000;
-const LONGEST: Picos = Picos(Picos::SECOND);
+/// The longest time of one part. All parts together stay far below the time after which the fabric gives a
+/// silent donor up.
+const LONGEST: Picos = Picos(1000 * Picos::MICRO);
 const RATES: (BitRate, BitRate) = (BitRate(1_000_000), BitRate(1_000_000_000_000));
 
 impl Config {
@@ -244,8 +246,8 @@ impl Config {
         bound("program.independent", self.program.independent, 1, 64)?;
         let Processor { frequency, kilo_instruction_cycles, window, fills, write_backs, cache } =
             self.processor;
-        bound("processor.frequency", frequency, Hertz(1_000_000), Hertz(100_000_000_000))?;
-        bound("processor.kilo-instruction-cycles", kilo_instruction_cycles, 1, 1_000_000)?;
+        bound("processor.frequency", frequency, Hertz(10_000_000), Hertz(100_000_000_000))?;
+        bound("processor.kilo-instruction-cycles", kilo_instruction_cycles, 1, 100_000)?;
         bound("processor.window", window, 1, 1_000_000)?;
         bound("processor.fills", fills, 1, 64)?;
         bound("processor.write-backs", write_backs, 1, 64)?;

@@ -173,6 +173,24 @@ fn fault_takes_sum_of_parts() {
     assert_eq!((counts.pages_in, counts.pages_out, counts.local_fills), (1, 1, 9));
 }
 
+/// The greatest times that can be set, at which the fabric replays frames in vain.
+#[test]
+fn longest_delays_are_survived() {
+    let longest = Picos(1000 * Picos::MICRO);
+    let loads: Vec<_> = (0..20).map(|line| (10, line, LOAD)).collect();
+    let crma = Channel::Crma(Crma { crossing: longest, ..Crma::default() });
+    let costs = Qpair { crossing: longest, serve: 1_000_000, ..Qpair::default() };
+    for channel in
+        [crma, Channel::Qpair(costs), Channel::Qpair(Qpair { asynchronous: true, ..costs })]
+    {
+        let mut config = config(channel);
+        config.link =
+            Link { rate: BitRate(1_000_000), latency: Nanos(1_000_000), router: Nanos(1_000_000) };
+        config.memory.latency = longest;
+        assert_eq!(ran(&config, &trace(&loads)).counts().remote_fills, 20);
+    }
+}
+
 fn channels() -> [Channel; 6] {
     let qpair = |asynchronous| Channel::Qpair(Qpair { asynchronous, ..Qpair::default() });
     let alone = Crma { accesses: 1, ..Crma::default() };
