@@ -72,7 +72,7 @@ pub fn record(args: &RecordArgs) -> Result<i32> {
         args.out.display(),
         trace.accesses.len(),
         trace.instructions,
-        trace.pages * PAGE_BYTES >> 20,
+        (trace.pages * PAGE_BYTES) >> 20,
         file.len(),
     ));
     Ok(0)
