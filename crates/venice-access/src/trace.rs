@@ -27,7 +27,7 @@ pub const PAGE_BYTES: u64 = 4096;
 pub const LINES_OF_PAGE: u64 = PAGE_BYTES / LINE_BYTES;
 
 /// The most accesses of a trace.
-pub const MOST_ACCESSES: u64 = 1 << 26;
+pub const MOST_ACCESSES: u64 = 1 << 24;
 /// The most pages of a trace: 64 GiB.
 const MOST_PAGES: u64 = 1 << 24;
 /// The most instructions of a trace.
