@@ -19,9 +19,8 @@ pub const HELP: &str = "\
 EXAMPLES:
   venice sim record --out sort.trace -- sort -n numbers.txt
   venice sim record --out late.trace --skip 500000000 --most 100000 -- ./program
-  venice sim run venice-rack --set program.trace=sort.trace --points program=PageRank --out sort
 
-The program runs under valgrind, some hundred times slower. Recorded are the accesses to data (regions of
+The key program.trace of an experiment takes the file. The program runs under valgrind, some hundred times slower. Recorded are the accesses to data (regions of
 --region and more) that miss a cache of --filter. The program is ended once --most are recorded.";
 
 /// `venice sim record`
