@@ -85,6 +85,9 @@ enum Sim {
     /// Write the report of a run anew
     #[command(after_help = experiment::HELP_REPORT)]
     Report(experiment::ReportArgs),
+    /// Record a program's accesses to memory, for experiments with remote memory
+    #[command(after_help = sim::HELP_RECORD)]
+    Record(sim::RecordArgs),
 }
 
 #[derive(Subcommand, Debug)]
@@ -197,6 +200,7 @@ fn simulate(what: Sim) -> anyhow::Result<i32> {
         Sim::Run(args) => experiment::run(&args),
         Sim::Compare(args) => experiment::compare(&args),
         Sim::Report(args) => experiment::report(&args),
+        Sim::Record(args) => sim::record(&args),
     }
 }
 

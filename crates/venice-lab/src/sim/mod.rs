@@ -6,6 +6,7 @@ mod control_text;
 pub mod experiment;
 mod failure;
 mod rack_text;
+mod record;
 mod text;
 
 use std::fs::File;
@@ -22,6 +23,7 @@ use venice_sim::scenario::Scenario;
 pub use self::arguments::RackArgs;
 pub use self::control::{ControlArgs, HELP as HELP_CONTROL, control};
 use self::failure::{MINIMISE_TRIES, Smallest};
+pub use self::record::{HELP as HELP_RECORD, RecordArgs, record};
 use venice_cli::failure::Usage;
 use venice_cli::terminal;
 

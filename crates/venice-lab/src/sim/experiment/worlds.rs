@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use venice_access::RemoteAccess;
 use venice_experiment::{Experiment, Filter, Results, World, nearest};
 use venice_warehouse::warehouse::Warehouse;
 
@@ -33,7 +34,7 @@ impl WorldRow {
     }
 }
 
-const WORLDS: &[WorldRow] = &[WorldRow::of::<Warehouse>()];
+const WORLDS: &[WorldRow] = &[WorldRow::of::<Warehouse>(), WorldRow::of::<RemoteAccess>()];
 
 /// Returns all experiments that come with Venice.
 pub(super) fn catalogue() -> Vec<(&'static str, &'static str)> {
