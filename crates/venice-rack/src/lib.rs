@@ -4,6 +4,7 @@
 //! - [`monitor::MonitorCore`] is the Monitor Node. It keeps the Resource Registration Table
 //!   ([`rrt`]), the Resource Allocation Table ([`rat`]) and the Topology Status Table ([`tst`]),
 //!   places requests ([`placement`]) and leads the handshake with the donors.
+//!   [`monitor_node::MonitorNode`] is the core with its callers, its store and its peers.
 //! - [`donor::DonorCore`] is the lending half of a node agent: slabs, grants, leases.
 //! - [`pressure::PressureWatch`] decides what a donor does when its machine is short of memory.
 //! - [`pausable_clock::PausableClock`] is the clock for the liveness of others.
@@ -34,6 +35,7 @@ pub mod forecast;
 pub mod kind;
 pub mod label;
 pub mod monitor;
+pub mod monitor_node;
 pub mod pausable_clock;
 pub mod placement;
 pub mod pressure;

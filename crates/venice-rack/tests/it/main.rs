@@ -10,6 +10,7 @@ mod distance;
 mod drain;
 mod model;
 mod monitor;
+mod monitor_node;
 mod peers;
 mod pool;
 mod pressure;

@@ -1,10 +1,11 @@
 //! Membership: joining, and independent reports to each Monitor Node.
 
+use venice_rack::monitor_node::{Call, Reply};
 use venice_rack::types::{
     CalledBack, HeartbeatAck, HeartbeatReport, PortReport, RackError, Registered,
 };
 
-use super::{Agent, AgentTag, AgentTimer};
+use super::{Agent, AgentTag, AgentTimer, name_of};
 use crate::control::desk::{Desk, Tag, Timer};
 use crate::control::messages::{Broken, Request, Response};
 use crate::control::party::Party;
@@ -46,7 +47,7 @@ impl Agent {
     pub(super) fn join(&mut self, desk: &mut Desk<'_>, at: u16) {
         let Some(registration) = self.registration() else { return };
         let tag = Tag::Agent(AgentTag::Join { at });
-        desk.call(Party::Monitor(at), Request::Register(Box::new(registration)), WITHIN_NS, tag);
+        desk.call(Party::Monitor(at), Call::Register(registration).into(), WITHIN_NS, tag);
     }
 
     pub(super) fn joined(
@@ -57,7 +58,7 @@ impl Agent {
     ) {
         let Some(life) = &mut self.life else { return };
         match outcome {
-            Ok(Response::Registered(Ok(registered))) => {
+            Ok(Response::Replied(Reply::Registered(Ok(registered)))) => {
                 life.core.set_epoch(registered.identity.epoch);
                 life.identity = Some(registered.identity);
                 life.secret = registered.secret;
@@ -137,7 +138,12 @@ impl Agent {
         let Some(letter) = letter else { return };
         let left_ns = (since_ns + WITHIN_NS).saturating_sub(desk.now_ns).max(1);
         let tag = Tag::Agent(AgentTag::Report { at, round, since_ns });
-        desk.call(Party::Monitor(at), Request::Heartbeat(Box::new(letter)), left_ns, tag);
+        desk.call(
+            Party::Monitor(at),
+            Request::Heartbeat(name_of(self.number), Box::new(letter)),
+            left_ns,
+            tag,
+        );
     }
 
     pub(super) fn reported(
@@ -156,7 +162,7 @@ impl Agent {
                 // The Monitor Node may have restarted, or may not have the registration yet.
                 let Some(registration) = self.registration() else { return };
                 let left_ns = (since_ns + WITHIN_NS).saturating_sub(desk.now_ns).max(1);
-                let request = Request::Register(Box::new(registration));
+                let request = Call::Register(registration).into();
                 let tag = Tag::Agent(AgentTag::Register { at, round, since_ns });
                 desk.call(Party::Monitor(at), request, left_ns, tag);
             }
@@ -173,11 +179,13 @@ impl Agent {
         let (at, round, _) = asked;
         let Some(known_as) = self.member(round) else { return };
         match outcome {
-            Ok(Response::Registered(Ok(it))) if it.identity == known_as.identity => {
+            Ok(Response::Replied(Reply::Registered(Ok(it))))
+                if it.identity == known_as.identity =>
+            {
                 self.report(desk, asked);
             }
             // Another identity is registered: it has to join again.
-            Ok(Response::Registered(Ok(_))) => {
+            Ok(Response::Replied(Reply::Registered(Ok(_)))) => {
                 if let Some(life) = &mut self.life {
                     life.membership.registered = None;
                 }

@@ -12,6 +12,7 @@ mod transfer;
 use std::collections::BTreeMap;
 
 use venice_rack::donor::{DonorCore, DonorSettings};
+use venice_rack::monitor_node::DonorCall;
 use venice_rack::pausable_clock::PausableClock;
 use venice_rack::types::{
     Identity, LeaseState, NodeRegistration, Pong, ResourceKind, ResourceSpec,
@@ -165,22 +166,24 @@ impl Agent {
     pub(super) fn request(&mut self, desk: &mut Desk<'_>, call: CallId, request: Request) {
         let Some(life) = &mut self.life else { return };
         match request {
-            Request::Ping => {
-                let pong = Pong { name: name_of(self.number), instance: life.instance };
-                desk.reply(call, Response::Pong(pong));
-            }
-            Request::Prepare(request) => self.prepare(desk, call, *request),
-            Request::Commit { grant, donor_epoch } => {
-                let status = self.commit(desk, grant, donor_epoch);
-                desk.reply(call, Response::Status(status));
-            }
-            Request::Abort(grant) => self.abort(desk, call, grant),
-            Request::Release(grants) => self.release(desk, call, grants),
-            Request::PrepareTransfer(step) => self.prepare_transfer(desk, call, *step),
-            Request::CommitTransfer(step) => self.commit_transfer(desk, call, *step),
-            Request::AbortTransfer { from, grant } => {
-                self.abort_transfer(desk, call, (from, grant));
-            }
+            Request::Donor(asked) => match *asked {
+                DonorCall::Ping => {
+                    let pong = Pong { name: name_of(self.number), instance: life.instance };
+                    desk.reply(call, Response::Pong(pong));
+                }
+                DonorCall::Prepare(request) => self.prepare(desk, call, request),
+                DonorCall::Commit { grant, donor_epoch } => {
+                    let status = self.commit(desk, grant, donor_epoch);
+                    desk.reply(call, Response::Status(status));
+                }
+                DonorCall::Abort(grant) => self.abort(desk, call, grant),
+                DonorCall::Release(grants) => self.release(desk, call, grants),
+                DonorCall::PrepareTransfer(step) => self.prepare_transfer(desk, call, step),
+                DonorCall::CommitTransfer(step) => self.commit_transfer(desk, call, step),
+                DonorCall::AbortTransfer { from, grant } => {
+                    self.abort_transfer(desk, call, (from, grant));
+                }
+            },
             Request::Return(leases) => {
                 let core = &life.core;
                 let fits = |lease: &&(GrantId, _)| {
