@@ -6,6 +6,7 @@
 //!   places requests ([`placement`]) and leads the handshake with the donors.
 //!   [`monitor_node::MonitorNode`] is the core with its callers, its store and its peers.
 //! - [`donor::DonorCore`] is the lending half of a node agent: slabs, grants, leases.
+//!   [`agent_member::AgentMember`] is its other half: registration, and reports to Monitor Nodes.
 //! - [`pressure::PressureWatch`] decides what a donor does when its machine is short of memory.
 //! - [`pausable_clock::PausableClock`] is the clock for the liveness of others.
 //! - [`forecast::Forecaster`] predicts the need of a workload from its past use.
@@ -26,6 +27,7 @@
 //! same code.
 #![forbid(unsafe_code)]
 
+pub mod agent_member;
 pub mod caller;
 pub mod counts;
 pub mod donor;

@@ -1,6 +1,7 @@
 //! The Monitor Node's and the donor's logic, without I/O.
 
 mod admission;
+mod agent_member;
 mod agreement;
 mod ahead;
 mod bandwidth;
