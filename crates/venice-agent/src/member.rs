@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 use venice_control::client::MonitorClient;
 use venice_control::{
-    ControlError, DoorReport, FlowPeer, FlowReport, HeartbeatReport, NodeRegistration, Peer,
-    PeerList, RackError, Registered,
+    ControlError, DoorReport, FlowPeer, FlowReport, HeartbeatReport, Peer, PeerList, RackError,
+    Registered, Revocation,
 };
+use venice_ports::monotonic_ns;
+use venice_rack::agent_member::{AgentMember, Output, ReportCall, ReportResult};
 
 use crate::AgentError;
 use crate::deregister;
@@ -19,11 +21,8 @@ use crate::lender::Lender;
 use crate::link_test::{LinkTests, Round};
 use crate::observed::Observed;
 use crate::ports::FramePorts;
-use crate::reporter::{Answer, LoggedErrors, Outgoing, Reporter};
+use crate::reporter::{Answer, Call, LoggedErrors, Reporter};
 
-/// First and longest pause between two registration attempts.
-const MIN_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Queue length of answers from Monitor Nodes.
 const ANSWERS: usize = 16;
 
@@ -31,7 +30,7 @@ const ANSWERS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) identity: NodeIdentity,
-    pub(crate) registration: NodeRegistration,
+    pub(crate) state: AgentMember,
     pub(crate) lender: Arc<Lender>,
     pub(crate) frames: FramePorts,
     /// Traffic of programs that use this node's memory at the last report, in megabits a second.
@@ -39,82 +38,198 @@ pub(crate) struct Member {
     pub(crate) observed: Arc<Observed>,
 }
 
-/// The reporting tasks: reports go out, answers come in.
-struct Reporters {
-    outgoing: watch::Sender<Option<Arc<Outgoing>>>,
-    answers: mpsc::Receiver<(usize, Answer)>,
-    reporters: JoinSet<()>,
+/// The tasks that call Monitor Nodes.
+struct Calls {
+    registering: JoinSet<Result<Registered, ControlError>>,
+    reporters: Vec<mpsc::UnboundedSender<(ReportCall, Call)>>,
+    /// Errors of registrations.
+    logged: LoggedErrors,
+    /// The newest report.
+    report: Option<HeartbeatReport>,
+    /// Revocations in force here that a Monitor Node lacks, by its index.
+    besides: Vec<Vec<Revocation>>,
+    links: LinkTests,
 }
 
 impl Member {
     /// Registers and reports until dropped; returns only the error that prevents that.
     pub(crate) async fn run(&mut self) -> AgentError {
-        let links = LinkTests::start();
+        let mut tasks = JoinSet::new();
+        let (sender, mut answers) = mpsc::channel(ANSWERS);
+        let mut reporters = Vec::new();
+        for identity in self.identity.at_each() {
+            let (calls, received) = mpsc::unbounded_channel();
+            reporters.push(calls);
+            tasks.spawn(Reporter { identity, calls: received, answers: sender.clone() }.run());
+        }
+        let mut calls = Calls {
+            registering: JoinSet::new(),
+            besides: vec![Vec::new(); reporters.len()],
+            reporters,
+            logged: LoggedErrors::default(),
+            report: None,
+            links: LinkTests::start(),
+        };
+        let lender = Arc::clone(&self.lender);
+        // Freed memory is reported at once: a queued request may wait for it.
+        let mut freed = std::pin::pin!(lender.freed());
+        let mut near = Arc::default();
         loop {
-            self.observed.note_registered(None);
-            let (client, registered) = match self.join().await {
-                Ok(joined) => joined,
-                Err(error) => return error,
-            };
-            self.report(client, registered, &links).await;
+            while let Some(output) = self.state.poll_output() {
+                self.perform(output, &mut calls, &near);
+            }
+            let due_ns = self.state.poll_timeout();
+            let wait_ns = due_ns.map(|due_ns| due_ns.saturating_sub(monotonic_ns()));
+            tokio::select! {
+                Some(registered) = calls.registering.join_next() => {
+                    let registered = registered.expect("no task panics with a registration");
+                    if let Err(error) = self.handle_registered(registered, &mut calls) {
+                        return error;
+                    }
+                }
+                Some((call, answer)) = answers.recv() => {
+                    if let Ok(Answer::Acknowledged(_, its)) = &answer {
+                        near = Arc::clone(its);
+                    }
+                    self.handle_answer(call, answer, &mut calls.besides[call.at]);
+                }
+                () = &mut freed => {
+                    freed.set(lender.freed());
+                    self.state.handle_change(monotonic_ns());
+                }
+                () = sleep(Duration::from_nanos(wait_ns.unwrap_or(0))), if wait_ns.is_some() => {
+                    self.state.handle_timeout(monotonic_ns());
+                }
+            }
         }
     }
 
     /// Leaves the rack if it was in it; call it after [`Self::run`] was dropped.
     pub(crate) async fn leave(&self) {
-        if let Some(node) = self.registration.previous {
-            deregister::deregister(&self.identity, node, self.registration.instance).await;
+        if let Some(node) = self.state.identity() {
+            let instance = self.state.registration().instance;
+            deregister::deregister(&self.identity, node, instance).await;
         }
     }
 
-    /// Registers, however long the Monitor Node stays away.
-    async fn join(&mut self) -> Result<(MonitorClient, Registered), AgentError> {
-        let mut pause = MIN_PAUSE;
-        let mut logged = LoggedErrors::default();
-        loop {
-            let error = match self.register().await {
-                Ok((client, registered)) => {
-                    self.admit(&registered)?;
-                    return Ok((client, registered));
-                }
-                Err(error) => error,
-            };
-            let said = error.to_string();
-            if logged.is_new(&said) {
-                tracing::warn!(error = said, "not registered");
+    fn perform(&mut self, output: Output, calls: &mut Calls, near: &PeerList) {
+        match output {
+            Output::Register => {
+                let (access, node) =
+                    (self.identity.access.clone(), self.state.registration().clone());
+                calls.registering.spawn(async move {
+                    MonitorClient::connect(&access).await?.register(node).await
+                });
             }
-            self.observed.note_error(said);
-            if matches!(error, ControlError::NotAdmitted { .. } | ControlError::WrongPeer { .. }) {
-                self.identity.reload();
+            Output::Write => {
+                let Some(registered) = self.state.registered() else { return };
+                let report = self.heartbeat(&registered, &calls.links);
+                self.observed.note_report(&report);
+                calls.report = Some(report);
             }
-            self.fail_if_hopeless(error)?;
-            sleep(pause).await;
-            pause = (pause * 2).min(MAX_PAUSE);
+            Output::Report(call) => {
+                let Some(mut report) = calls.report.clone() else { return };
+                report.door.revoked_besides = calls.besides[call.at].clone();
+                calls.send(call, Call::Report(Box::new(report)));
+            }
+            Output::RegisterAt(call) => {
+                let node = self.state.registration().clone();
+                calls.send(call, Call::Register(Box::new(node)));
+            }
+            Output::CalledBack(grants) => self.lender.set_called_back(&grants),
+            Output::Follow(ack) => {
+                self.lender.set_draining(ack.is_draining);
+                self.schedule_link_tests(near, &calls.links);
+            }
         }
     }
 
-    async fn register(&self) -> Result<(MonitorClient, Registered), ControlError> {
-        let mut client = MonitorClient::connect(&self.identity.access).await?;
-        let registered = client.register(self.registration.clone()).await?;
-        Ok((client, registered))
+    fn handle_registered(
+        &mut self,
+        registered: Result<Registered, ControlError>,
+        calls: &mut Calls,
+    ) -> Result<(), AgentError> {
+        let registered = match registered {
+            Ok(registered) => {
+                self.admit(&registered)?;
+                calls.logged.clear();
+                calls.besides.iter_mut().for_each(Vec::clear);
+                Some(registered)
+            }
+            Err(error) => {
+                self.note_not_registered(error, &mut calls.logged)?;
+                None
+            }
+        };
+        self.state.handle_registered(monotonic_ns(), registered);
+        Ok(())
+    }
+
+    fn note_not_registered(
+        &self,
+        error: ControlError,
+        logged: &mut LoggedErrors,
+    ) -> Result<(), AgentError> {
+        let said = error.to_string();
+        if logged.is_new(&said) {
+            tracing::warn!(error = said, "not registered");
+        }
+        self.observed.note_error(said);
+        if matches!(error, ControlError::NotAdmitted { .. } | ControlError::WrongPeer { .. }) {
+            self.identity.reload();
+        }
+        self.fail_if_hopeless(error)
     }
 
     /// Adopts the identity assigned by the Monitor Node.
-    fn admit(&mut self, registered: &Registered) -> Result<(), AgentError> {
+    fn admit(&self, registered: &Registered) -> Result<(), AgentError> {
         let identity = registered.identity;
-        let (node, number) = (&self.registration.name, identity.node.0);
+        let (node, number) = (&self.state.registration().name, identity.node.0);
         tracing::info!(node, number, epoch = identity.epoch, "registered");
         self.lender.set_epoch(identity.epoch);
         self.frames.udp().serve_as(identity.node, registered.secret)?;
-        self.registration.previous = Some(identity);
-        self.registration.secret = registered.secret;
+        let period = Duration::from_millis(registered.heartbeat_interval_ms.max(1));
+        self.observed.note_registered(Some(period));
         Ok(())
+    }
+
+    /// Handles a Monitor Node's answer. Revocations are taken from all.
+    fn handle_answer(
+        &mut self,
+        call: ReportCall,
+        answer: Result<Answer, String>,
+        besides: &mut Vec<Revocation>,
+    ) {
+        let now_ns = monotonic_ns();
+        let result = match answer {
+            Ok(Answer::Registered(registered)) => {
+                self.state.handle_known_again(call, registered);
+                if self.state.registered().is_none() {
+                    self.observed.note_registered(None);
+                }
+                return;
+            }
+            Ok(Answer::Acknowledged(mut ack, _)) => {
+                self.observed.note_acknowledged();
+                self.identity.note_trust(ack.trust_version);
+                let news = ack.revoked.take();
+                *besides =
+                    news.map_or_else(Vec::new, |news| self.identity.revoked_nodes.learn(news));
+                ReportResult::Acknowledged(ack)
+            }
+            Ok(Answer::NotRegistered) => ReportResult::NotRegistered,
+            Err(why) => {
+                self.observed.note_error(why);
+                ReportResult::None
+            }
+        };
+        self.state.handle_report_result(now_ns, call, result);
     }
 
     /// Fails if the agent was never registered and is refused. A registered agent continues:
     /// recipients may use its memory.
     fn fail_if_hopeless(&self, error: ControlError) -> Result<(), AgentError> {
-        if self.registration.previous.is_some() {
+        if self.state.identity().is_some() {
             return Ok(());
         }
         match error {
@@ -135,86 +250,10 @@ impl Member {
         }
     }
 
-    /// Sends heartbeats to every Monitor Node until one requires a new registration. State of the
-    /// rack is taken from the first Monitor Node that answers, so that they need not agree at every
-    /// moment; revocations are taken from all.
-    async fn report(&mut self, client: MonitorClient, registered: Registered, links: &LinkTests) {
-        let period = Duration::from_millis(registered.heartbeat_interval_ms.max(1));
-        self.observed.note_registered(Some(period));
-        let mut ticks = interval(period);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let Reporters { outgoing, mut answers, reporters } =
-            self.start_reporters(client, registered);
-        let count = reporters.len();
-        let (mut answering, mut besides) = (vec![true; count], vec![Vec::new(); count]);
-        let mut called_back = vec![Vec::new(); count];
-        let lender = Arc::clone(&self.lender);
-        // Freed memory is reported at once: a queued request may wait for it.
-        let mut freed = std::pin::pin!(lender.freed());
-        loop {
-            tokio::select! {
-                _ = ticks.tick() => {}
-                () = &mut freed => {}
-                Some((at, answer)) = answers.recv() => {
-                    answering[at] = matches!(answer, Answer::Ack(..));
-                    if answering[at] {
-                        self.observed.note_acknowledged();
-                    }
-                    called_back[at] = match &answer {
-                        Answer::Ack(ack, _) => ack.called_back.clone(),
-                        Answer::None(_) | Answer::Other => Vec::new(),
-                    };
-                    self.lender.set_called_back(&called_back.concat());
-                    match answer {
-                        Answer::Ack(mut ack, near) => {
-                            self.identity.note_trust(ack.trust_version);
-                            let news = ack.revoked.take();
-                            besides[at] = news
-                                .map_or_else(Vec::new, |news| self.identity.revoked_nodes.learn(news));
-                            let is_first = !answering[..at].contains(&true);
-                            if is_first {
-                                self.lender.set_draining(ack.is_draining);
-                                self.schedule_link_tests(&near, &registered, links);
-                            }
-                        }
-                        Answer::None(why) => self.observed.note_error(why),
-                        Answer::Other => return,
-                    }
-                    continue;
-                }
-            }
-            freed.set(lender.freed());
-            let report = self.heartbeat(&registered, links);
-            self.observed.note_report(&report);
-            outgoing.send_replace(Some(Arc::new(Outgoing { report, besides: besides.clone() })));
-        }
-    }
-
-    /// Starts a reporting task for each Monitor Node; they end when dropped.
-    fn start_reporters(&self, client: MonitorClient, registered: Registered) -> Reporters {
-        let (outgoing, newest) = watch::channel(None);
-        let (sender, answers) = mpsc::channel(ANSWERS);
-        let mut reporters = JoinSet::new();
-        let each = self.identity.at_each();
-        // With several addresses, that connection may be to any of them.
-        let mut client = Some(client).filter(|_| each.len() == 1);
-        for (at, identity) in each.into_iter().enumerate() {
-            let reporter = Reporter {
-                at,
-                identity,
-                registration: self.registration.clone(),
-                registered,
-                outgoing: newest.clone(),
-                answers: sender.clone(),
-            };
-            reporters.spawn(reporter.run(client.take()));
-        }
-        Reporters { outgoing, answers, reporters }
-    }
-
     /// Schedules link tests. In a network of relays the hop links measure themselves, except for
     /// bandwidth; elsewhere every node is tested.
-    fn schedule_link_tests(&mut self, near: &PeerList, registered: &Registered, links: &LinkTests) {
+    fn schedule_link_tests(&mut self, near: &PeerList, links: &LinkTests) {
+        let Some(registered) = self.state.registered() else { return };
         let own = registered.identity.node;
         let busy_mbps = self.busy_mbps;
         let learnt = self.frames.with_relay(|relay| {
@@ -252,7 +291,7 @@ impl Member {
         }
         HeartbeatReport {
             identity: registered.identity,
-            instance: self.registration.instance,
+            instance: self.state.registration().instance,
             memory: self.lender.report(),
             pressure: self.lender.pressure(),
             links: self
@@ -271,6 +310,13 @@ impl Member {
             // Each Monitor Node's connection has its own version.
             peers_version: 0,
         }
+    }
+}
+
+impl Calls {
+    fn send(&self, call: ReportCall, what: Call) {
+        // It ends only with this task.
+        let _ = self.reporters[call.at].send((call, what));
     }
 }
 

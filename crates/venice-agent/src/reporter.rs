@@ -1,24 +1,21 @@
-//! The reporting task of one Monitor Node: a dead or slow Monitor Node does not delay reports to
-//! the others.
+//! The connection to one Monitor Node: a dead or slow Monitor Node does not delay reports to the
+//! others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 use venice_control::client::{Heartbeats, MonitorClient};
 use venice_control::{
     ControlError, HeartbeatAck, HeartbeatReport, NodeRegistration, PeerList, RackError, Registered,
-    Revocation,
 };
+use venice_ports::monotonic_ns;
+use venice_rack::agent_member::ReportCall;
 
 use crate::identity::NodeIdentity;
 
-/// Timeout of a heartbeat's answer.
-const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two connection attempts.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Most different errors logged while a Monitor Node does not answer.
 const MOST_LOGGED: usize = 8;
 
@@ -34,86 +31,71 @@ impl LoggedErrors {
     }
 
     /// Forgets them; true if there were any.
-    fn clear(&mut self) -> bool {
+    pub(crate) fn clear(&mut self) -> bool {
         !std::mem::take(&mut self.0).is_empty()
     }
 }
 
-/// A report to all Monitor Nodes.
-#[derive(Debug)]
-pub(crate) struct Outgoing {
-    pub(crate) report: HeartbeatReport,
-    /// Revocations in force here that a Monitor Node lacks, by its index.
-    pub(crate) besides: Vec<Vec<Revocation>>,
+/// A call to a Monitor Node.
+pub(crate) enum Call {
+    Report(Box<HeartbeatReport>),
+    Register(Box<NodeRegistration>),
 }
 
-/// Answer of a Monitor Node.
-#[derive(Debug)]
+/// The answer of a Monitor Node.
 pub(crate) enum Answer {
     /// The acknowledgement, and the near peers according to that Monitor Node.
-    Ack(HeartbeatAck, Arc<PeerList>),
-    /// No usable answer, and the reason.
-    None(String),
-    /// The Monitor Node assigned another identity: the agent must register again.
-    Other,
+    Acknowledged(Box<HeartbeatAck>, Arc<PeerList>),
+    /// The Monitor Node does not list this agent.
+    NotRegistered,
+    Registered(Registered),
 }
 
 /// Reports to one Monitor Node.
 pub(crate) struct Reporter {
-    /// Index of the Monitor Node.
-    pub(crate) at: usize,
     pub(crate) identity: NodeIdentity,
-    pub(crate) registration: NodeRegistration,
-    pub(crate) registered: Registered,
-    pub(crate) outgoing: watch::Receiver<Option<Arc<Outgoing>>>,
-    pub(crate) answers: mpsc::Sender<(usize, Answer)>,
+    pub(crate) calls: mpsc::UnboundedReceiver<(ReportCall, Call)>,
+    /// The answers, or the reasons why there are none.
+    pub(crate) answers: mpsc::Sender<(ReportCall, Result<Answer, String>)>,
 }
 
 impl Reporter {
-    /// Reports until the receiver of the answers is dropped. `client` is an existing connection.
-    pub(crate) async fn run(mut self, client: Option<MonitorClient>) {
-        let issued_ms = self.identity.issued_ms();
-        let mut connection = client.map(|client| Connection::to(client, issued_ms));
+    /// Makes the calls until their sender is dropped.
+    pub(crate) async fn run(mut self) {
+        let mut connection = None;
         let monitor = self.identity.access.monitor.clone();
         let mut logged = LoggedErrors::default();
-        while self.outgoing.changed().await.is_ok() {
-            let Some(outgoing) = self.outgoing.borrow_and_update().clone() else { continue };
-            let answer = match timeout(HEARTBEAT_TIMEOUT, self.tell(&mut connection, &outgoing))
-                .await
-            {
-                Ok(answer) => answer.map_err(|error| self.drop_connection(&mut connection, error)),
-                Err(_) => Err(format!("no answer within {} s", HEARTBEAT_TIMEOUT.as_secs())),
+        while let Some((call, what)) = self.calls.recv().await {
+            let left = Duration::from_nanos(call.until_ns.saturating_sub(monotonic_ns()));
+            let answer = match timeout(left, self.call(&mut connection, what)).await {
+                Ok(answer) => answer.map_err(|error| self.reload_if_refused(error)),
+                Err(_) => Err("no answer in time".to_owned()),
             };
-            let answer = match answer {
-                Ok(answer) => {
+            match &answer {
+                Ok(Answer::Acknowledged(..)) => {
                     if logged.clear() {
                         tracing::info!(monitor, "the Monitor Node answers again");
                     }
-                    answer
                 }
+                Ok(Answer::NotRegistered | Answer::Registered(_)) => {}
                 Err(error) => {
-                    if logged.is_new(&error) {
+                    if logged.is_new(error) {
                         tracing::warn!(monitor, error, "heartbeat failed; grants stay in force");
                     }
-                    Answer::None(error)
                 }
-            };
-            if self.answers.send((self.at, answer)).await.is_err() {
-                return;
             }
-            if connection.is_none() {
-                sleep(PAUSE).await;
+            if self.answers.send((call, answer)).await.is_err() {
+                return;
             }
         }
     }
 
-    /// Sends a report over the existing connection, or a new one. Registers first if the Monitor
-    /// Node does not list this agent: it may have restarted, or not know of the registration yet.
-    /// A renewed certificate gets a new connection, before the Monitor Node closes the old one.
-    async fn tell(
+    /// Makes a call over the existing connection, or a new one; after an error there is none. A
+    /// renewed certificate gets a new connection, before the Monitor Node closes the old one.
+    async fn call(
         &self,
         known: &mut Option<Connection>,
-        outgoing: &Outgoing,
+        call: Call,
     ) -> Result<Answer, ControlError> {
         let issued_ms = self.identity.issued_ms();
         let mut connection = match known.take() {
@@ -124,30 +106,21 @@ impl Reporter {
                 (Err(error), None) => return Err(error),
             },
         };
-        let mut report = outgoing.report.clone();
-        report.door.revoked_besides = outgoing.besides.get(self.at).cloned().unwrap_or_default();
-        let ack = match connection.send(report.clone()).await {
-            Err(ControlError::Rack(RackError::NotRegistered)) => {
-                let registered = connection.client.register(self.registration.clone()).await?;
-                match registered.identity == self.registered.identity {
-                    true => Some(connection.send(report).await?),
-                    false => None,
-                }
-            }
-            done => Some(done?),
+        let answer = match call {
+            Call::Report(report) => match connection.send(*report).await {
+                Err(ControlError::Rack(RackError::NotRegistered)) => Answer::NotRegistered,
+                sent => Answer::Acknowledged(Box::new(sent?), Arc::clone(&connection.near)),
+            },
+            Call::Register(node) => Answer::Registered(connection.client.register(*node).await?),
         };
-        let near = || Arc::clone(&connection.near);
-        let answer = ack.map_or(Answer::Other, |ack| Answer::Ack(ack, near()));
         *known = Some(connection);
         Ok(answer)
     }
 
-    /// Drops the connection after an error.
-    fn drop_connection(&self, connection: &mut Option<Connection>, error: ControlError) -> String {
-        *connection = None;
+    /// Reloads the certificate on disk if the credential was refused: the connection may have used an
+    /// old one.
+    fn reload_if_refused(&self, error: ControlError) -> String {
         if matches!(error, ControlError::NotAdmitted { .. } | ControlError::WrongPeer { .. }) {
-            // The credential was refused. The connection may use an old certificate: reload the one
-            // on disk.
             self.identity.reload();
         }
         error.to_string()

@@ -18,6 +18,7 @@ use venice_ports::PortError;
 use venice_ports::shm::ShmServer;
 use venice_ports::udp::UdpSocket;
 use venice_ports::verbs::{Device, VerbsServer};
+use venice_rack::agent_member::AgentMember;
 use venice_service::{CacheConfig, SupervisorConfig};
 use venice_wire::{ByteSize, SLAB_BYTES};
 
@@ -236,8 +237,8 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let handler = Handler { lender: Arc::clone(&lender), tls, name, instance };
     let observed = Observed::new(identity.clone(), Arc::clone(&lender), frames.clone());
     let member = Member {
+        state: AgentMember::new(registration, identity.at_each().len()),
         identity: identity.clone(),
-        registration,
         lender: Arc::clone(&lender),
         frames,
         busy_mbps: 0.0,

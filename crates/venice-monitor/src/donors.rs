@@ -3,30 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use venice_control::ControlError;
 use venice_control::client::{AgentClient, Login};
-use venice_control::{ControlError, DonorStatus, Pong, PrepareRequest, TransferStep};
 use venice_rack::monitor::CallError;
-use venice_wire::GrantId;
-
-/// A call to a donor.
-#[derive(Debug, Clone)]
-pub(crate) enum Call {
-    Prepare(PrepareRequest),
-    Commit { grant: GrantId, donor_epoch: u64 },
-    Abort(GrantId),
-    Release(Vec<GrantId>),
-    PrepareTransfer(TransferStep),
-    CommitTransfer(TransferStep),
-    AbortTransfer { from: GrantId, grant: GrantId },
-    Ping,
-}
-
-/// A donor's answer.
-#[derive(Debug, Clone)]
-pub(crate) enum Answer {
-    Status(DonorStatus),
-    Pong(Pong),
-}
+use venice_rack::monitor_node::{DonorAnswer, DonorCall};
 
 /// Connections to the donors.
 pub(crate) struct Donors {
@@ -47,8 +27,8 @@ impl Donors {
         &self,
         name: &str,
         addr: &str,
-        call: Call,
-    ) -> Result<Answer, CallError> {
+        call: DonorCall,
+    ) -> Result<DonorAnswer, CallError> {
         if let Some(client) = self.cached(name, addr) {
             let done = perform(client, call.clone()).await;
             self.drop_unless_answered(addr, &done);
@@ -80,7 +60,7 @@ impl Donors {
     }
 
     /// Drops the connection to `addr` unless the donor itself has answered.
-    fn drop_unless_answered(&self, addr: &str, done: &Result<Answer, ControlError>) {
+    fn drop_unless_answered(&self, addr: &str, done: &Result<DonorAnswer, ControlError>) {
         if !matches!(done, Ok(_) | Err(ControlError::Refused(_))) {
             self.clients.lock().unwrap_or_else(PoisonError::into_inner).remove(addr);
         }
@@ -92,20 +72,22 @@ impl Donors {
     }
 }
 
-async fn perform(mut client: AgentClient, call: Call) -> Result<Answer, ControlError> {
+async fn perform(mut client: AgentClient, call: DonorCall) -> Result<DonorAnswer, ControlError> {
     Ok(match call {
-        Call::Prepare(request) => Answer::Status(client.prepare(request).await?),
-        Call::Commit { grant, donor_epoch } => {
-            Answer::Status(client.commit(grant, donor_epoch).await?)
+        DonorCall::Prepare(request) => DonorAnswer::Status(client.prepare(request).await?),
+        DonorCall::Commit { grant, donor_epoch } => {
+            DonorAnswer::Status(client.commit(grant, donor_epoch).await?)
         }
-        Call::Abort(grant) => Answer::Status(client.abort(grant).await?),
-        Call::Release(grants) => Answer::Status(client.release(&grants).await?),
-        Call::PrepareTransfer(step) => Answer::Status(client.prepare_transfer(step).await?),
-        Call::CommitTransfer(step) => Answer::Status(client.commit_transfer(step).await?),
-        Call::AbortTransfer { from, grant } => {
-            Answer::Status(client.abort_transfer(from, grant).await?)
+        DonorCall::Abort(grant) => DonorAnswer::Status(client.abort(grant).await?),
+        DonorCall::Release(grants) => DonorAnswer::Status(client.release(&grants).await?),
+        DonorCall::PrepareTransfer(step) => {
+            DonorAnswer::Status(client.prepare_transfer(step).await?)
         }
-        Call::Ping => Answer::Pong(client.ping().await?),
+        DonorCall::CommitTransfer(step) => DonorAnswer::Status(client.commit_transfer(step).await?),
+        DonorCall::AbortTransfer { from, grant } => {
+            DonorAnswer::Status(client.abort_transfer(from, grant).await?)
+        }
+        DonorCall::Ping => DonorAnswer::Pong(client.ping().await?),
     })
 }
 

@@ -1,7 +1,6 @@
 //! The enrolment service's calls, and those at the socket of this machine.
 
 use crate::clock::wall_ms;
-use crate::inputs::{Listing, Order};
 use crate::service::Service;
 use std::time::Duration;
 use venice_control::identity::{Authority, IdentityError, TokenSecret};
@@ -11,6 +10,7 @@ use venice_control::server::{
 };
 use venice_control::{Caller, RackError, User};
 use venice_rack::monitor::JoinTokenRecord;
+use venice_rack::monitor_node::Order;
 
 /// Longest lifetime of a join token.
 const LONGEST_TOKEN: Duration = Duration::from_secs(30 * 86_400);
@@ -78,7 +78,7 @@ impl EnrolmentHandler for Service {
             let JoinTokenRecord { id, node, expires_ms, used_by, .. } = record;
             TokenRow { id, node, expires_ms, used_by }
         };
-        self.list(Listing::Tokens).await.into_iter().map(row).collect()
+        self.list(|driver| driver.core().tokens(wall_ms())).await.into_iter().map(row).collect()
     }
 
     async fn delete_token(&self, id: u64) -> Result<(), RackError> {
@@ -90,7 +90,7 @@ impl EnrolmentHandler for Service {
     }
 
     async fn show(&self) -> Shown {
-        let revoked = self.list(Listing::Revocations).await;
+        let revoked = self.list(|driver| driver.core().revocations().list()).await;
         let former = self.authority.authorities().former();
         Shown {
             authority: self.authority.certificate().to_vec(),

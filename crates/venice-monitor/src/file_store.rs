@@ -3,10 +3,11 @@
 use crate::error::MonitorError;
 use crate::migration;
 use crate::owner_record::Claim;
-use crate::records::{self, Applied};
+use crate::records;
 use std::path::PathBuf;
 use tokio::task::spawn_blocking;
 use venice_rack::monitor::{Change, Record};
+use venice_rack::monitor_node::Written;
 use venice_store::{Entry, Outcome, RedbStore, Store, StoreError, Transaction};
 
 pub(crate) struct FileStore {
@@ -52,12 +53,12 @@ impl FileStore {
     }
 
     /// Makes the changes durable, or reports that there is no room.
-    pub(crate) async fn apply(&mut self, changes: Vec<Change>) -> Result<Applied, MonitorError> {
-        match self.commit(transaction(changes.clone())).await {
-            Ok(_) => Ok(Applied::Made),
+    pub(crate) async fn apply(&mut self, changes: Vec<Change>) -> Result<Written, MonitorError> {
+        match self.commit(transaction(changes)).await {
+            Ok(_) => Ok(Written::Made { revision: 0 }),
             Err(error @ StoreError::Full { .. }) => {
                 self.store = None;
-                Ok(Applied::NoRoom { unmade: changes, why: error.to_string() })
+                Ok(Written::NoRoom { why: error.to_string() })
             }
             Err(error) => Err(error.into()),
         }

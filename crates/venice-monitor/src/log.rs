@@ -1,8 +1,8 @@
 //! The core's events as log lines.
 
-use crate::inputs::PendingRequest;
 use venice_control::{AllocationRequest, Grant, QuotaFor, Share};
 use venice_rack::monitor::{Event, GrantFacts, RequestFacts};
+use venice_rack::monitor_node::PendingRequest;
 use venice_wire::{ByteSize, SLAB_BYTES};
 
 pub(crate) fn log(event: &Event) {

@@ -1,6 +1,6 @@
 //! The Monitor Node as probes and Prometheus see it, over all of its sessions.
 
-use crate::inputs::Listing;
+use crate::driver::Driver;
 use crate::metrics::{Counters, expose_door};
 use crate::service::Service;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,7 +50,7 @@ impl Observed {
         if !service.tenure.lasts() {
             return Err(not_ready("cut off from its store"));
         }
-        match service.listed(Listing::Obstacle).await {
+        match service.query(|driver| driver.node.obstacle().map(str::to_owned)).await {
             Some(None) => Ok(service),
             Some(Some(why)) => Err(NotReady(why)),
             None => Err(not_ready("the Monitor Node is stopping")),
@@ -75,7 +75,7 @@ impl Source for Observed {
         let door = Arc::clone(&self.door.lock().unwrap_or_else(PoisonError::into_inner));
         expose_door(&mut metrics, door.connections(), door.refused());
         if let Ok(service) = self.serving()
-            && let Some(snapshot) = service.listed(Listing::Snapshot).await
+            && let Some(snapshot) = service.query(Driver::snapshot).await
         {
             snapshot.expose(&mut metrics);
         }

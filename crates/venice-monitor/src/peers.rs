@@ -13,10 +13,11 @@ use crate::error::MonitorError;
 use crate::tenure::Tenure;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::MutexGuard;
 use std::time::Duration;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
+use venice_rack::monitor_node::{Membership, Sign};
 use venice_store::{
     Condition, Entry, EtcdStore, Lease, Store, StoreChange, StoreError, Transaction,
 };
@@ -30,7 +31,7 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after its last renewal at which a member counts as gone.
 const LEASE_DURATION: Duration = Duration::from_secs(5);
 
-/// A member's record, renewed every second.
+/// A member's record, renewed every second: its sign of life.
 #[derive(Debug, Serialize, Deserialize)]
 struct MemberRecord {
     /// Address on which the member listens.
@@ -41,44 +42,39 @@ struct MemberRecord {
 }
 
 impl MemberRecord {
+    fn new(addr: String, Sign { number, silent }: Sign) -> Self {
+        Self { addr, number, silent: silent.into_iter().map(|node| node.0).collect() }
+    }
+
     fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("member records are plain data")
     }
 }
 
-/// State shared by the task that writes the record and the one that reads it back.
-#[derive(Debug, Default)]
-struct Written {
-    /// Records not read back yet: their numbers, and the times they were written.
-    unconfirmed: VecDeque<(u64, Instant)>,
-    silent: BTreeSet<u32>,
-}
-
-/// The Monitor Nodes of the rack, this one included.
+/// This Monitor Node as a member of those of the rack.
 #[derive(Debug)]
-pub(crate) struct Membership {
+pub(crate) struct Member {
     own: String,
     addr: String,
     lease: Lease,
-    written: Arc<Mutex<Written>>,
     tenure: Tenure,
-    /// Address and silent nodes of each peer, by the key of its record.
-    peers: BTreeMap<String, (String, BTreeSet<NodeId>)>,
+    /// Address of each peer, by the key of its record.
+    peers: BTreeMap<String, String>,
 }
 
-impl Membership {
+impl Member {
     /// Writes the first record. The caller loads the store after this call.
     pub(crate) async fn join(store: &EtcdStore, addr: String) -> Result<Self, MonitorError> {
         let mut id = [0; 8];
         getrandom(&mut id, GetRandomFlags::empty())
             .map_err(|error| MonitorError::Random(error.into()))?;
         let own = format!("{MEMBER_PREFIX}{:016x}", u64::from_le_bytes(id));
-        let tenure = Tenure::since(Instant::now());
+        let tenure = Tenure::of_member(own.clone());
         let lease = store.grant_lease(LEASE_DURATION).await?;
         let first = MemberRecord { addr: addr.clone(), number: 0, silent: BTreeSet::new() };
         let change = StoreChange::put_leased(own.clone(), first.to_json(), lease);
         store.commit(Transaction::of(vec![change])).await?;
-        Ok(Self { own, addr, lease, written: Arc::default(), tenure, peers: BTreeMap::new() })
+        Ok(Self { own, addr, lease, tenure, peers: BTreeMap::new() })
     }
 
     /// Returns the condition that this member's record still exists under its lease.
@@ -97,58 +93,49 @@ impl Membership {
 
     /// Handles a member's record, or its removal.
     pub(crate) fn handle_record(&mut self, key: String, value: Option<&[u8]>) {
-        let record: Option<MemberRecord> =
-            value.and_then(|value| serde_json::from_slice(value).ok());
-        match record {
-            Some(record) if key == self.own => self.confirm(record.number),
-            Some(record) => {
-                let silent = record.silent.into_iter().map(NodeId).collect();
-                let addr = record.addr.clone();
-                if self.peers.insert(key, (addr, silent)).is_none() {
-                    tracing::info!(
-                        other = record.addr,
-                        "another Monitor Node serves beside this one"
-                    );
+        let record = value.map(serde_json::from_slice::<MemberRecord>).and_then(Result::ok);
+        let addr = record.as_ref().map(|record| record.addr.clone());
+        let sign = record.map(|MemberRecord { number, silent, .. }| Sign {
+            number,
+            silent: silent.into_iter().map(NodeId).collect(),
+        });
+        let Some((mut membership, _)) = self.tenure.membership() else { return };
+        let is_new = membership.handle_sign(key.clone(), sign);
+        drop(membership);
+        match addr {
+            _ if key == self.own => {}
+            Some(addr) => {
+                if is_new {
+                    tracing::info!(other = addr, "another Monitor Node serves beside this one");
                 }
+                self.peers.insert(key, addr);
             }
             None => drop(self.peers.remove(&key)),
         }
     }
 
-    fn confirm(&self, number: u64) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        while written.unconfirmed.front().is_some_and(|(of, _)| *of <= number) {
-            if let Some((of, at)) = written.unconfirmed.pop_front()
-                && of == number
-            {
-                self.tenure.renew(at);
-            }
-        }
-    }
-
     /// Returns the addresses of the peers.
     pub(crate) fn peers(&self) -> Vec<String> {
-        self.peers.values().map(|(addr, _)| addr.clone()).collect()
+        self.peers.values().cloned().collect()
     }
 
     /// Returns the nodes that no peer receives heartbeats from; `None` without peers.
     pub(crate) fn silent_at_peers(&self) -> Option<BTreeSet<NodeId>> {
-        let silent = self.peers.values().map(|(_, silent)| silent.clone());
-        silent.reduce(|all, one| &all & &one)
+        self.tenure.membership()?.0.silent_at_peers()
     }
 
     /// Sets the silent nodes that the next record lists.
     pub(crate) fn set_silent(&self, silent: impl Iterator<Item = NodeId>) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        written.silent = silent.map(|node| node.0).collect();
+        if let Some((mut membership, _)) = self.tenure.membership() {
+            membership.set_silent(silent.collect());
+        }
     }
 
     /// Renews the record while polled. Returns when the lease has expired.
     pub(crate) fn keep_renewed(&self, store: EtcdStore) -> impl Future<Output = ()> + Send + use<> {
         let (own, addr, lease) = (self.own.clone(), self.addr.clone(), self.lease);
-        let mut writer =
-            Writer { store, own, addr, lease, written: Arc::clone(&self.written), number: 0 };
         let tenure = self.tenure();
+        let writer = Writer { store, own, addr, lease, tenure: tenure.clone() };
         async move {
             let mut ticks = tokio::time::interval(RENEW_INTERVAL);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -182,20 +169,17 @@ struct Writer {
     own: String,
     addr: String,
     lease: Lease,
-    written: Arc<Mutex<Written>>,
-    number: u64,
+    tenure: Tenure,
 }
 
 impl Writer {
-    async fn write(&mut self) -> Result<(), StoreError> {
+    async fn write(&self) -> Result<(), StoreError> {
         self.store.keep_alive(self.lease).await?;
-        self.number += 1;
-        let record = {
-            let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-            written.unconfirmed.push_back((self.number, Instant::now()));
-            let (addr, silent) = (self.addr.clone(), written.silent.clone());
-            MemberRecord { addr, number: self.number, silent }
+        let next_sign = |(mut membership, now_ns): (MutexGuard<'_, Membership<String>>, u64)| {
+            membership.next_sign(now_ns)
         };
+        let Some(sign) = self.tenure.membership().map(next_sign) else { return Ok(()) };
+        let record = MemberRecord::new(self.addr.clone(), sign);
         let change = StoreChange::put_leased(self.own.clone(), record.to_json(), self.lease);
         self.store.commit(Transaction::of(vec![change])).await.map(drop)
     }

@@ -5,8 +5,10 @@ use crate::file_store::FileStore;
 use crate::migration::FORMAT_KEY;
 use crate::owner_record::OWNER_KEY;
 use crate::shared_store::SharedStore;
+use crate::tenure::Tenure;
 use venice_control::QuotaFor;
-use venice_rack::monitor::{Change, Record, RecordKey};
+use venice_rack::monitor::{Change, Record, RecordKey, Sight};
+use venice_rack::monitor_node::Written;
 use venice_store::{CHANGES_AT_ONCE, Entry, Store as _, StoreChange};
 use venice_wire::{GrantId, NodeId};
 
@@ -21,28 +23,16 @@ pub(crate) enum RecordStore {
     Shared(Box<SharedStore>),
 }
 
-/// The result of a transaction.
-pub(crate) enum Applied {
-    Made,
-    /// A record was not as expected; nothing was changed. `news` has the changes of other Monitor
-    /// Nodes received meanwhile.
-    Conflict {
-        failed: Vec<Change>,
-        news: Vec<Change>,
-    },
-    /// The disk is full; nothing was changed.
-    NoRoom {
-        unmade: Vec<Change>,
-        why: String,
-    },
-}
-
 impl RecordStore {
-    /// Makes the changes durable.
-    pub(crate) async fn apply(&mut self, changes: Vec<Change>) -> Result<Applied, MonitorError> {
+    /// Makes the changes durable if the conditions hold; a file has none.
+    pub(crate) async fn apply(
+        &mut self,
+        conditions: &[Sight],
+        changes: Vec<Change>,
+    ) -> Result<Written, MonitorError> {
         match self {
             Self::File(file) => file.apply(changes).await,
-            Self::Shared(shared) => shared.apply(changes).await,
+            Self::Shared(shared) => shared.apply(conditions, changes).await,
         }
     }
 
@@ -55,12 +45,16 @@ impl RecordStore {
         Ok(kept(entries))
     }
 
-    /// Waits for changes of other Monitor Nodes. Cancel-safe.
-    pub(crate) async fn news(&mut self) -> Result<Vec<Change>, MonitorError> {
+    /// Waits for the changes of the next revision. Cancel-safe.
+    pub(crate) async fn news(&mut self) -> Result<(u64, Vec<Change>), MonitorError> {
         match self {
             Self::File(_) => std::future::pending().await,
             Self::Shared(shared) => shared.news().await,
         }
+    }
+
+    pub(crate) fn tenure(&self) -> Tenure {
+        self.shared().map_or_else(Tenure::for_ever, |it| it.member().tenure())
     }
 
     pub(crate) fn shared(&self) -> Option<&SharedStore> {

@@ -2,8 +2,8 @@
 //! the Monitor Node begins a new session with it, as after a restart.
 
 use crate::clock::wall_ms;
+use crate::driver::Driver;
 use crate::enrolment::refused;
-use crate::inputs::Listing;
 use crate::service::Service;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,13 +32,13 @@ impl Service {
     /// Returns the nodes that do not trust the same authorities as this Monitor Node yet.
     pub(crate) async fn not_renewed(&self) -> Vec<String> {
         let version = self.authority.authorities().version();
-        let nodes = self.list(Listing::TrustVersions).await.into_iter();
+        let nodes = self.list(|driver| driver.core().trust_versions()).await.into_iter();
         nodes.filter(|(_, trusts)| *trusts != version).map(|(name, _)| name).collect()
     }
 
     pub(crate) async fn rotate_authority(&self, step: RotationStep) -> Result<Vec<u8>, RackError> {
         let Rotation { dir, changed, .. } = self.rotation.clone();
-        let peers = self.list(Listing::Peers).await;
+        let peers = self.list(Driver::peers).await;
         if !peers.is_empty() {
             return Err(RackError::BadRequest(format!(
                 "other Monitor Nodes use this authority ({}): stop them, rotate, copy the folder \

@@ -1,6 +1,7 @@
 //! The gRPC service: every call goes to the driver and awaits its answer.
 
-use crate::inputs::{Input, Listing, Order, RecordsAnswer, Report};
+use crate::driver::Driver;
+use crate::inputs::{Input, RecordsAnswer, Report};
 use crate::metrics::Counters;
 use crate::rotation::Rotation;
 use crate::tenure::Tenure;
@@ -15,6 +16,7 @@ use venice_control::{
     NodeRegistration, NodeRow, Owner, QueueRow, QuotaFor, QuotaRecord, QuotaTable, RackError,
     Registered, ResourceRow, TransferRequest, Transferred, User,
 };
+use venice_rack::monitor_node::{Call, Order, Reply};
 use venice_wire::{GrantId, GrantKey};
 
 pub(crate) struct Service {
@@ -47,9 +49,20 @@ impl Service {
         answer.await.ok()
     }
 
+    async fn call(&self, call: Call) -> Option<Reply> {
+        self.ask(|reply| Input::Call(Box::new(call), reply)).await
+    }
+
+    async fn call_done(&self, call: Call) -> Result<(), RackError> {
+        match self.call(call).await {
+            Some(Reply::Done(result)) => result,
+            _ => stopping(),
+        }
+    }
+
     /// Executes an order and waits until it is durable.
     pub(crate) async fn ask_done(&self, order: Order) -> Result<(), RackError> {
-        self.ask(|reply| Input::Order(order, reply)).await.unwrap_or_else(stopping)
+        self.call_done(Call::Order(order)).await
     }
 
     /// Returns keys and values of all records.
@@ -57,19 +70,26 @@ impl Service {
         self.ask(Input::Records).await.unwrap_or_else(stopping)
     }
 
-    /// Queries a table; `None` when the Monitor Node is stopping.
-    pub(crate) async fn listed<T>(
+    /// Queries the tables; `None` when the Monitor Node is stopping.
+    pub(crate) async fn query<T: Send + 'static>(
         &self,
-        listing: impl FnOnce(oneshot::Sender<T>) -> Listing,
+        query: impl FnOnce(&Driver) -> T + Send + 'static,
     ) -> Option<T> {
-        self.ask(|reply| Input::List(listing(reply))).await
+        self.ask(|reply| {
+            Input::Query(Box::new(move |driver| {
+                if !reply.is_closed() {
+                    let _ = reply.send(query(driver));
+                }
+            }))
+        })
+        .await
     }
 
-    pub(crate) async fn list<T>(
+    pub(crate) async fn list<T: Send + 'static>(
         &self,
-        listing: impl FnOnce(oneshot::Sender<Vec<T>>) -> Listing,
+        list: impl FnOnce(&Driver) -> Vec<T> + Send + 'static,
     ) -> Vec<T> {
-        self.listed(listing).await.unwrap_or_default()
+        self.query(list).await.unwrap_or_default()
     }
 }
 
@@ -79,7 +99,10 @@ fn stopping<T>() -> Result<T, RackError> {
 
 impl MonitorHandler for Service {
     async fn register(&self, node: NodeRegistration) -> Result<Registered, RackError> {
-        self.ask(|reply| Input::Register(node, reply)).await.unwrap_or_else(stopping)
+        match self.call(Call::Register(node)).await {
+            Some(Reply::Registered(result)) => result,
+            _ => stopping(),
+        }
     }
 
     async fn heartbeat(
@@ -105,15 +128,18 @@ impl MonitorHandler for Service {
     }
 
     async fn allocate(&self, owner: Owner, request: AllocationRequest) -> Result<Asked, RackError> {
-        self.ask(|reply| Input::Request(owner, request, reply)).await.unwrap_or_else(stopping)
+        match self.call(Call::Request(owner, request)).await {
+            Some(Reply::Asked(result)) => result,
+            _ => stopping(),
+        }
     }
 
     async fn leave_queue(&self, owner: Owner, client_id: u128) -> Result<(), RackError> {
-        self.ask(|reply| Input::Leave { owner, client_id, reply }).await.unwrap_or_else(stopping)
+        self.call_done(Call::Leave(owner, client_id)).await
     }
 
     async fn queue(&self) -> Vec<QueueRow> {
-        self.list(Listing::Queue).await
+        self.list(|driver| driver.core().queue_rows(driver.now_ns())).await
     }
 
     async fn plan(
@@ -121,11 +147,15 @@ impl MonitorHandler for Service {
         owner: Owner,
         request: AllocationRequest,
     ) -> Result<AllocationPlan, RackError> {
-        self.ask(|reply| Input::Plan(owner, request, reply)).await.unwrap_or_else(stopping)
+        let plan = move |driver: &Driver| driver.core().plan(&owner, &request);
+        self.query(plan).await.unwrap_or_else(stopping)
     }
 
     async fn release(&self, leases: Vec<(GrantId, GrantKey)>) -> Result<Kept, RackError> {
-        self.ask(|reply| Input::Release(leases, reply)).await.map_or_else(stopping, Ok)
+        match self.call(Call::Release(leases)).await {
+            Some(Reply::Released(kept)) => Ok(kept),
+            _ => stopping(),
+        }
     }
 
     async fn transfer(
@@ -133,11 +163,17 @@ impl MonitorHandler for Service {
         by: User,
         request: TransferRequest,
     ) -> Result<Vec<Transferred>, RackError> {
-        self.ask(|reply| Input::Transfer(by, request, reply)).await.unwrap_or_else(stopping)
+        match self.call(Call::Transfer(by, request)).await {
+            Some(Reply::Transferred(result)) => result,
+            _ => stopping(),
+        }
     }
 
     async fn claim(&self, owner: Owner, request: ClaimRequest) -> Result<Vec<Grant>, RackError> {
-        self.ask(|reply| Input::Claim(owner, request, reply)).await.unwrap_or_else(stopping)
+        match self.call(Call::Claim(owner, request)).await {
+            Some(Reply::Claimed(result)) => result,
+            _ => stopping(),
+        }
     }
 
     async fn drain(&self, name: String, undo: bool) -> Result<(), RackError> {
@@ -153,7 +189,7 @@ impl MonitorHandler for Service {
     }
 
     async fn quotas(&self) -> QuotaTable {
-        self.listed(Listing::Quotas).await.unwrap_or_default()
+        self.query(|driver| driver.core().quota_table()).await.unwrap_or_default()
     }
 
     async fn events_after(&self, position: EventPosition, wait: bool) -> EventBatch {
@@ -169,22 +205,22 @@ impl MonitorHandler for Service {
     }
 
     async fn nodes(&self) -> Vec<NodeRow> {
-        self.list(Listing::Nodes).await
+        self.list(|driver| driver.core().node_rows(driver.now_ns())).await
     }
 
     async fn resources(&self) -> Vec<ResourceRow> {
-        self.list(Listing::Resources).await
+        self.list(|driver| driver.core().resource_rows()).await
     }
 
     async fn grants(&self) -> Vec<GrantRow> {
-        self.list(Listing::Grants).await
+        self.list(|driver| driver.core().grant_rows(driver.now_ns())).await
     }
 
     async fn forecasts(&self) -> Vec<ForecastRow> {
-        self.list(Listing::Forecasts).await
+        self.list(|driver| driver.core().forecast_rows()).await
     }
 
     async fn links(&self) -> Vec<LinkRow> {
-        self.list(Listing::Links).await
+        self.list(|driver| driver.core().link_rows()).await
     }
 }

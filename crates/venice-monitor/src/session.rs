@@ -17,7 +17,6 @@ use crate::renewal;
 use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::shared_store::SharedStore;
-use crate::tenure::Tenure;
 use crate::trust::TrustState;
 use std::future::Future;
 use std::path::PathBuf;
@@ -31,7 +30,8 @@ use venice_control::Caller;
 use venice_control::client::Login;
 use venice_control::identity::{Authority, Fingerprint, Holder};
 use venice_control::server::{LocalSocket, TlsServer, serve_monitor};
-use venice_rack::monitor::{MonitorCore, Record};
+use venice_rack::monitor::{MonitorCore, Record, View};
+use venice_rack::monitor_node::MonitorNode;
 use venice_store::EtcdStore;
 
 /// Capacity of the driver's queue of calls; callers wait beyond it.
@@ -70,17 +70,18 @@ impl Session {
         Ok(())
     }
 
-    /// Opens the store and reads its records.
+    /// Opens the store and reads its records, with their revisions.
     pub(crate) async fn open(
         &self,
         etcd: Option<&EtcdStore>,
-    ) -> Result<(RecordStore, Vec<Record>), MonitorError> {
+    ) -> Result<(RecordStore, Vec<(u64, Record)>), MonitorError> {
         let claim = self.claim()?;
         match etcd {
             Some(etcd) => SharedStore::open(etcd.clone(), &claim).await,
             None => {
                 let path = PathBuf::from(&claim.store);
                 let (file, records) = FileStore::open(path, &claim).await?;
+                let records = records.into_iter().map(|record| (0, record)).collect();
                 Ok((RecordStore::File(file), records))
             }
         }
@@ -100,14 +101,14 @@ impl Session {
     pub(crate) async fn serve(
         &mut self,
         listener: TcpListener,
-        (store, records): (RecordStore, Vec<Record>),
+        (store, records): (RecordStore, Vec<(u64, Record)>),
         shutdown: &mut Pin<&mut (impl Future<Output = ()> + Send)>,
     ) -> Result<(), MonitorError> {
         let (addr, count) = (self.ready.addr, records.len());
         let peer_tasks = PeerTasks::of(&store);
         let mut tasks = JoinSet::new();
         let (inputs, received) = mpsc::channel(INPUT_QUEUE);
-        let tenure = store.shared().map_or_else(Tenure::for_ever, |it| it.membership().tenure());
+        let tenure = store.tenure();
         let driver = self.driver(store, records)?;
         // In a set, so that the driver ends when this future is dropped.
         let (reports, heard) = self.heartbeat_server.reports();
@@ -167,21 +168,24 @@ impl Session {
         outcome(driven)
     }
 
-    fn driver(&self, store: RecordStore, records: Vec<Record>) -> Result<Driver, MonitorError> {
+    fn driver(&self, store: RecordStore, seen: Vec<(u64, Record)>) -> Result<Driver, MonitorError> {
         let (clock, keys) = (Clock::start(), Box::new(SystemKeys::new()?));
         let recover = match store.shared() {
             Some(_) => MonitorCore::recover_with_peers,
             None => MonitorCore::recover,
         };
+        let records: Vec<Record> = seen.iter().map(|(_, record)| record.clone()).collect();
         let core = recover(self.config.settings(), keys, clock.now_ns(), records);
+        let view = store.shared().map(|_| View::new(seen));
+        let life_ms = self.config.longest_life_ms();
+        let node = MonitorNode::new(core, view, clock.now_ns(), life_ms);
         let login = Login::held(self.holder.clone());
         let donors = Donors::new(login, self.config.donor_timeout());
         let (door, authority) = (Arc::clone(&self.door), Arc::clone(&self.authority));
         let version = authority.authorities().version();
         let trust = TrustState { door, authority, version };
-        let life_ms = self.config.longest_life_ms();
         let counters = Arc::clone(&self.observed.counters);
-        Ok(Driver::new(core, store, clock, donors, trust, life_ms, counters))
+        Ok(Driver::new(node, store, clock, donors, trust, counters))
     }
 
     /// Starts the background tasks.
@@ -229,9 +233,9 @@ impl PeerTasks {
         let Some(shared) = store.shared() else {
             return Self { renewal: Box::pin(async {}), withdrawal: Box::pin(async {}) };
         };
-        let (membership, etcd) = (shared.membership(), shared.etcd());
-        let renewal = Box::pin(membership.keep_renewed(etcd.clone()));
-        Self { renewal, withdrawal: Box::pin(membership.withdraw(etcd.clone())) }
+        let (member, etcd) = (shared.member(), shared.etcd());
+        let renewal = Box::pin(member.keep_renewed(etcd.clone()));
+        Self { renewal, withdrawal: Box::pin(member.withdraw(etcd.clone())) }
     }
 }
 

@@ -1,84 +1,66 @@
 //! The time for which a Monitor Node may act on its view of the store.
 
+use crate::clock::nanoseconds;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
+use venice_rack::monitor_node::Membership;
 
-/// Time after the last confirmed change until the Monitor Node stops serving. It is longer than the
-/// failover to another member of etcd takes, and far shorter than the margin of revocations.
-const FRESH_FOR: Duration = Duration::from_secs(6);
-
-/// A deadline for acting on the view of the store, checked before every action that no condition in
-/// the store guards. A process that stalled finds its view outdated before it acts.
+/// The members, shared by the tasks that write this one's sign of life, read it back, and act on the
+/// view. `None` is unlimited: no other process uses the store.
 #[derive(Debug, Clone)]
-pub(crate) struct Tenure {
-    /// `None` is unlimited: no other process uses the store.
-    until: Option<Arc<Mutex<Until>>>,
-}
-
-#[derive(Debug)]
-struct Until {
-    at: Instant,
-    /// True if later confirmations do not extend it.
-    is_final: bool,
-}
+pub(crate) struct Tenure(Option<(Instant, Arc<Mutex<Membership<String>>>)>);
 
 impl Tenure {
     pub(crate) fn for_ever() -> Self {
-        Self { until: None }
+        Self(None)
     }
 
-    /// Creates the deadline for a view complete up to `known_at`.
-    pub(crate) fn since(known_at: Instant) -> Self {
-        Self::until_at(known_at + FRESH_FOR)
+    /// Creates that of a member whose view is complete up to now.
+    pub(crate) fn of_member(own: String) -> Self {
+        Self(Some((Instant::now(), Arc::new(Mutex::new(Membership::new(own, 0))))))
     }
 
-    fn until_at(at: Instant) -> Self {
-        Self { until: Some(Arc::new(Mutex::new(Until { at, is_final: false }))) }
+    /// Returns the members and the time on their clock.
+    pub(crate) fn membership(&self) -> Option<(MutexGuard<'_, Membership<String>>, u64)> {
+        let (since, membership) = self.0.as_ref()?;
+        let membership = membership.lock().unwrap_or_else(PoisonError::into_inner);
+        Some((membership, nanoseconds(since.elapsed())))
     }
 
-    /// Extends the deadline for a view complete up to `known_at`.
-    pub(crate) fn renew(&self, known_at: Instant) {
-        if let Some(mut until) = self.lock()
-            && !until.is_final
-        {
-            until.at = known_at + FRESH_FOR;
-        }
-    }
-
-    /// Ends it for good: the peers consider this member gone, or the store was re-created.
+    /// Ends it for good.
     pub(crate) fn end(&self) {
-        if let Some(mut until) = self.lock() {
-            *until = Until { at: Instant::now(), is_final: true };
+        if let Some((mut membership, _)) = self.membership() {
+            membership.end();
         }
     }
 
-    fn until(&self) -> Option<Instant> {
-        Some(self.lock()?.at)
-    }
-
-    fn lock(&self) -> Option<MutexGuard<'_, Until>> {
-        Some(self.until.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Returns the time left; `None` if it is unlimited.
+    fn left(&self) -> Option<Duration> {
+        let (membership, now_ns) = self.membership()?;
+        Some(Duration::from_nanos(membership.until_ns().saturating_sub(now_ns)))
     }
 
     /// True if the view may be acted on.
     pub(crate) fn lasts(&self) -> bool {
-        self.until().is_none_or(|until| Instant::now() < until)
+        self.left().is_none_or(|left| !left.is_zero())
     }
 
     /// Waits until the deadline has passed.
     pub(crate) async fn over(&self) {
-        while let Some(until) = self.until() {
-            if Instant::now() >= until {
+        while let Some(left) = self.left() {
+            if left.is_zero() {
                 return;
             }
-            tokio::time::sleep_until(until).await;
+            tokio::time::sleep(left).await;
         }
         std::future::pending().await
     }
 
     #[cfg(test)]
     pub(crate) fn past() -> Self {
-        Self::until_at(Instant::now())
+        let tenure = Self::of_member(String::new());
+        tenure.end();
+        tenure
     }
 }

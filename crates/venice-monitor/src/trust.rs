@@ -19,10 +19,12 @@ pub(crate) struct TrustState {
 }
 
 impl TrustState {
-    /// Returns the time until which a revocation made now voids certificates, in milliseconds since
-    /// 1970. It covers all certificates signed and all being signed.
-    pub(crate) fn revoked_until_ms(&self) -> u64 {
-        wall_ms().max(self.authority.newest_ms()).saturating_add(SIGNING_MARGIN_MS)
+    /// Returns the time of day, and the time until which a revocation made now voids certificates,
+    /// in milliseconds since 1970. It covers all certificates signed and all being signed.
+    pub(crate) fn now(&self) -> (u64, u64) {
+        let wall_ms = wall_ms();
+        let until_ms = wall_ms.max(self.authority.newest_ms()).saturating_add(SIGNING_MARGIN_MS);
+        (wall_ms, until_ms)
     }
 
     /// Returns the reported revocations that carry this rack's seal.

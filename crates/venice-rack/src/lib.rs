@@ -4,7 +4,9 @@
 //! - [`monitor::MonitorCore`] is the Monitor Node. It keeps the Resource Registration Table
 //!   ([`rrt`]), the Resource Allocation Table ([`rat`]) and the Topology Status Table ([`tst`]),
 //!   places requests ([`placement`]) and leads the handshake with the donors.
+//!   [`monitor_node::MonitorNode`] is the core with its callers, its store and its peers.
 //! - [`donor::DonorCore`] is the lending half of a node agent: slabs, grants, leases.
+//!   [`agent_member::AgentMember`] is its other half: registration, and reports to Monitor Nodes.
 //! - [`pressure::PressureWatch`] decides what a donor does when its machine is short of memory.
 //! - [`pausable_clock::PausableClock`] is the clock for the liveness of others.
 //! - [`forecast::Forecaster`] predicts the need of a workload from its past use.
@@ -25,6 +27,7 @@
 //! same code.
 #![forbid(unsafe_code)]
 
+pub mod agent_member;
 pub mod caller;
 pub mod counts;
 pub mod donor;
@@ -34,6 +37,7 @@ pub mod forecast;
 pub mod kind;
 pub mod label;
 pub mod monitor;
+pub mod monitor_node;
 pub mod pausable_clock;
 pub mod placement;
 pub mod pressure;

@@ -1,6 +1,7 @@
 //! Tests of the driver alone, without a server.
 
 use super::*;
+use crate::clock::wall_ms;
 use crate::config::MonitorConfig;
 use crate::file_store::FileStore;
 use crate::keys::SystemKeys;
@@ -9,9 +10,9 @@ use tokio::sync::oneshot;
 use venice_control::client::Login;
 use venice_control::identity::Holder;
 use venice_control::server::TlsServer;
-use venice_control::{AllocationRequest, Caller, Limits, QuotaFor, QuotaRecord, Want};
+use venice_control::{Caller, Limits, NodeRegistration, QuotaFor, QuotaRecord};
 use venice_rack::monitor::Record;
-use venice_wire::SLAB_BYTES;
+use venice_rack::monitor_node::Order;
 
 async fn driver(dir: &std::path::Path) -> Driver {
     driver_of(dir, &MonitorConfig::default()).await
@@ -30,11 +31,19 @@ async fn driver_of(dir: &std::path::Path, config: &MonitorConfig) -> Driver {
     let donors = Donors::new(Login::held(holder), Duration::from_secs(1));
     let counters = Arc::new(Counters::new());
     let trust = TrustState { door, authority, version: 1 };
-    Driver::new(core, store, Clock::start(), donors, trust, 0, counters)
+    let clock = Clock::start();
+    let node = MonitorNode::new(core, None, clock.now_ns(), 0);
+    Driver::new(node, store, clock, donors, trust, counters)
+}
+
+fn order(driver: &mut Driver, order: Order) -> oneshot::Receiver<CallReply> {
+    let (reply, answer) = oneshot::channel();
+    driver.handle_input(Input::Call(Box::new(Call::Order(order)), reply));
+    answer
 }
 
 #[tokio::test]
-async fn revocation_applies_before_it_is_durable() {
+async fn revocation_voids_certificates_signed_meanwhile() {
     let dir = tempfile::tempdir().unwrap();
     let mut driver = driver(dir.path()).await;
     let authority = Arc::clone(&driver.trust.authority);
@@ -42,17 +51,15 @@ async fn revocation_applies_before_it_is_durable() {
     authority.sign_after(wall_ms() + 3_600_000);
     let node7 = Caller::Node("node7".into());
     let early = authority.credential(&node7).unwrap().info().issued_ms;
-    let (reply, _answer) = oneshot::channel();
-    let revoke = Order::Revoke { name: "node7".into(), is_sure: true };
-    driver.handle_input(Input::Order(revoke, reply));
+    let _answer = order(&mut driver, Order::Revoke { name: "node7".into(), is_sure: true });
+    driver.perform_all().await.unwrap();
 
     let until_ms = driver.trust.door.revoked_until_ms("node7");
     assert!(until_ms.is_some_and(|until_ms| until_ms > early), "{until_ms:?}, {early}");
-    assert!(driver.core.revocations().covers(&node7, wall_ms() + SIGNING_MARGIN_MS / 2));
+    assert!(driver.core().revocations().covers(&node7, wall_ms() + SIGNING_MARGIN_MS / 2));
     // A certificate signed from now on is valid.
     let renewed = authority.credential(&node7).unwrap().info().issued_ms;
-    assert!(!driver.core.revocations().covers(&node7, renewed));
-    driver.perform_all().await.unwrap();
+    assert!(!driver.core().revocations().covers(&node7, renewed));
 }
 
 #[tokio::test]
@@ -60,38 +67,10 @@ async fn expired_tenure_stops_the_driver() {
     let dir = tempfile::tempdir().unwrap();
     let mut driver = driver(dir.path()).await;
     driver.tenure = Tenure::past();
-    let (reply, mut answer) = oneshot::channel();
-    driver.handle_input(Input::Order(Order::DeleteToken(1), reply));
+    let mut answer = order(&mut driver, Order::DeleteToken(1));
     let ended = driver.perform_all().await;
     assert!(matches!(ended, Err(MonitorError::CutOff)), "{ended:?}");
     assert!(answer.try_recv().is_err(), "the order was answered");
-}
-
-fn request(client_id: u128) -> AllocationRequest {
-    AllocationRequest {
-        wants: vec![Want::memory(SLAB_BYTES, 1)],
-        client_id,
-        recipient: "r".into(),
-        donors: vec![],
-        home: String::new(),
-        placement: None,
-        purpose: "p".into(),
-        queueing: Default::default(),
-    }
-}
-
-/// Returns the requests that are answered.
-///
-/// # Panics
-/// On any other action but a note.
-fn answered(driver: &mut Driver) -> Vec<u128> {
-    let actions = std::iter::from_fn(|| driver.core.poll_action());
-    let answered = actions.filter_map(|action| match action {
-        Action::ReplyRequest { client_id, .. } => Some(client_id),
-        Action::Note(_) => None,
-        other => panic!("{other:?}"),
-    });
-    answered.collect()
 }
 
 #[tokio::test]
@@ -103,17 +82,18 @@ async fn stop_completes_earlier_inputs_only() {
         let (of, limits) = (QuotaFor::User(user.into()), Limits::of_memory(Some(1)));
         let (reply, answer) = oneshot::channel();
         let order = Order::SetQuota { quota: QuotaRecord { of, limits }, by: "root@h".into() };
-        (Input::Order(order, reply), answer)
+        (Input::Call(Box::new(Call::Order(order)), reply), answer)
     };
     let (before, mut done) = quota("ada");
     let (reply, mut listed) = oneshot::channel();
+    let list = move |driver: &Driver| drop(reply.send(driver.core().quota_table()));
     let (after, mut late) = quota("bob");
     // All inputs are queued before the driver runs.
-    for input in [before, Input::List(Listing::Quotas(reply)), Input::Stop, after] {
-        inputs.send(input).await.unwrap();
+    for input in [before, Input::Query(Box::new(list)), Input::Stop, after] {
+        assert!(inputs.send(input).await.is_ok());
     }
     driver.run(received, mpsc::channel(1).1).await.unwrap();
-    assert_eq!(done.try_recv(), Ok(Ok(())));
+    assert!(matches!(done.try_recv(), Ok(CallReply::Done(Ok(())))));
     assert_eq!(listed.try_recv().unwrap().users.len(), 1);
     assert!(late.try_recv().is_err(), "the late order was answered");
     let records = FileStore::at(dir.path().join("store")).records().await.unwrap();
@@ -128,12 +108,12 @@ async fn standstill_marks_no_node_down() {
     let config = MonitorConfig { missed_heartbeats: 1, ..MonitorConfig::default() };
     let mut driver = driver_of(dir.path(), &config).await;
     let (reply, mut registered) = oneshot::channel();
-    driver.handle_input(Input::Register(registration("node1"), reply));
+    driver.handle_call(Call::Register(registration("node1")), reply);
     driver.perform_all().await.unwrap();
-    registered.try_recv().unwrap().unwrap();
+    assert!(matches!(registered.try_recv(), Ok(CallReply::Registered(Ok(_)))));
     let (to_driver, heard) = mpsc::channel(64);
     driver.heard = heard;
-    let is_up = |driver: &Driver| driver.core.node_rows(driver.clock.now_ns())[0].state == "up";
+    let is_up = |driver: &Driver| driver.core().node_rows(driver.now_ns())[0].state == "up";
     // The process stands still for longer than the silence that means death, many times.
     let silence = Duration::from_millis(600);
     for _ in 0..4 {
@@ -166,35 +146,4 @@ fn registration(name: &str) -> NodeRegistration {
         link: String::new(),
         is_pool: false,
     }
-}
-
-#[tokio::test]
-async fn abandoned_calls_are_dropped() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut driver = driver(dir.path()).await;
-    let owner = Owner { node: "node1".into(), user: "alice".into(), is_bound: false };
-    let ask = |driver: &mut Driver, client_id| {
-        let (reply, answer) = oneshot::channel();
-        driver.handle_input(Input::Request(owner.clone(), request(client_id), reply));
-        answer
-    };
-    let (mut first, _second) = (ask(&mut driver, 1), ask(&mut driver, 2));
-    let (reply, order) = oneshot::channel();
-    driver.handle_input(Input::Order(Order::DeleteToken(7), reply));
-    // Simulates a lost conflict: no caller is answered.
-    while driver.core.poll_action().is_some() {}
-    first.close();
-    drop(order);
-    driver.repeat_calls();
-    assert_eq!(answered(&mut driver), [2]);
-    assert_eq!((driver.requests.len(), driver.orders.len()), (1, 0));
-
-    // The caller hangs up while its call is in the queue.
-    let (reply, answer) = oneshot::channel();
-    drop(answer);
-    driver.handle_input(Input::Request(owner.clone(), request(3), reply));
-    assert!(answered(&mut driver).is_empty());
-    // A repeated request is answered.
-    let _again = ask(&mut driver, 1);
-    assert_eq!(answered(&mut driver), [1]);
 }

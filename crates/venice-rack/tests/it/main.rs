@@ -1,6 +1,7 @@
 //! The Monitor Node's and the donor's logic, without I/O.
 
 mod admission;
+mod agent_member;
 mod agreement;
 mod ahead;
 mod bandwidth;
@@ -10,6 +11,7 @@ mod distance;
 mod drain;
 mod model;
 mod monitor;
+mod monitor_node;
 mod peers;
 mod pool;
 mod pressure;

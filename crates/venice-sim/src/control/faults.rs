@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use venice_rack::monitor_node::{Call, Order, Reply};
+
 use super::desk::{Desk, Tag, Timer};
-use super::messages::{Broken, Request, Response};
+use super::messages::{Broken, Response};
 use super::party::Party;
 use super::scenario::FaultKind;
 use super::world::{Brought, Event, World};
@@ -30,7 +32,8 @@ impl Operator {
     pub(super) fn see_to(&mut self, desk: &mut Desk<'_>, donor: u16, monitors: u16) {
         let Some((wanted, false)) = self.wanted.get(&donor).copied() else { return };
         let drains = wanted > 0;
-        let request = Request::Drain { name: super::agent::name_of(donor), undo: !drains };
+        let order = Order::Drain { name: super::agent::name_of(donor), undo: !drains };
+        let request = Call::Order(order).into();
         let at = desk.rng.below(monitors.into()) as u16;
         let tag = Tag::Operator { donor, drains };
         desk.call(Party::Monitor(at), request, OPERATOR_WITHIN_NS, tag);
@@ -47,7 +50,7 @@ impl Operator {
             return;
         }
         match outcome {
-            Ok(Response::Done(Ok(()))) => *is_said = true,
+            Ok(Response::Replied(Reply::Done(Ok(())))) => *is_said = true,
             _ => desk.timer(OPERATOR_PAUSE_NS, Timer::Operator(donor)),
         }
     }

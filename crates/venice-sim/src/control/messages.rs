@@ -1,16 +1,13 @@
 //! Messages of the participants, and the outcomes of calls.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use venice_rack::caller::{Owner, User};
-use venice_rack::monitor::{Change, Kept, Record, RecordKey, Sight};
-use venice_rack::queueing::Asked;
+use venice_rack::monitor::{Change, Record, RecordKey, Sight};
+use venice_rack::monitor_node::{Call, DonorCall, Reply, Sign};
 use venice_rack::types::{
-    AllocationRequest, ClaimRequest, DonorStatus, Grant, HeartbeatAck, HeartbeatReport, LeaseState,
-    NodeRegistration, Pong, PrepareRequest, RackError, Refusal, Registered, TransferRequest,
-    TransferStep, Transferred,
+    DonorStatus, HeartbeatAck, HeartbeatReport, LeaseState, Pong, RackError, Refusal,
 };
-use venice_wire::{GrantId, GrantKey, NodeId};
+use venice_wire::{GrantId, GrantKey};
 
 /// A call's number.
 pub(super) type CallId = u64;
@@ -20,24 +17,11 @@ pub(super) type Leases = Vec<(GrantId, GrantKey)>;
 /// A request.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
-    // Requests to a Monitor Node.
-    Register(Box<NodeRegistration>),
-    Heartbeat(Box<HeartbeatReport>),
-    Allocate(Owner, AllocationRequest),
-    Leave(Owner, u128),
-    GiveBack(Leases),
-    Transfer(User, Box<TransferRequest>),
-    Claim(Owner, ClaimRequest),
-    Drain { name: String, undo: bool },
+    // Requests to a Monitor Node; a report comes with the name of its node.
+    Call(Box<Call>),
+    Heartbeat(String, Box<HeartbeatReport>),
     // Requests of a Monitor Node to an agent.
-    Prepare(Box<PrepareRequest>),
-    Commit { grant: GrantId, donor_epoch: u64 },
-    Abort(GrantId),
-    Release(Vec<GrantId>),
-    PrepareTransfer(Box<TransferStep>),
-    CommitTransfer(Box<TransferStep>),
-    AbortTransfer { from: GrantId, grant: GrantId },
-    Ping,
+    Donor(Box<DonorCall>),
     // Requests of a recipient to an agent.
     Return(Leases),
     Renew(GrantId, GrantKey),
@@ -45,23 +29,18 @@ pub(super) enum Request {
     Join,
     Load,
     Transact(Transaction),
-    Sign(Sign),
+    Sign(u64, Sign),
 }
 
 /// A response.
 #[derive(Clone, Debug)]
 pub(super) enum Response {
-    Registered(Result<Registered, RackError>),
+    Replied(Reply),
     Acknowledged(Result<HeartbeatAck, RackError>),
-    Asked(Result<Asked, RackError>),
-    Kept(Kept),
-    Transferred(Result<Vec<Transferred>, RackError>),
-    Claimed(Result<Vec<Grant>, RackError>),
-    Done(Result<(), RackError>),
     Status(Result<DonorStatus, Refusal>),
     Pong(Pong),
     Lease(LeaseState),
-    Joined { member: u64, revision: u64 },
+    Joined { member: u64 },
     Loaded(Snapshot),
     Transacted(Outcome),
     Signed { is_member: bool },
@@ -94,15 +73,6 @@ pub(super) enum Outcome {
     Conflict { found: BTreeMap<RecordKey, u64>, is_member: bool },
 }
 
-/// A sign of life.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sign {
-    pub(super) member: u64,
-    pub(super) number: u64,
-    /// The nodes that do not report to it.
-    pub(super) silent: BTreeSet<NodeId>,
-}
-
 /// Contents of the store.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
@@ -120,32 +90,42 @@ pub(super) struct Batch {
     pub(super) signs: Vec<(u64, Option<Sign>)>,
 }
 
+impl From<Call> for Request {
+    fn from(call: Call) -> Self {
+        Self::Call(Box::new(call))
+    }
+}
+
 impl Request {
     /// Returns its name in traces.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Self::Register(_) => "register",
-            Self::Heartbeat(_) => "heartbeat",
-            Self::Allocate(..) => "allocate",
-            Self::Leave(..) => "leave",
-            Self::GiveBack(_) => "give back",
-            Self::Transfer(..) => "transfer",
-            Self::Claim(..) => "claim",
-            Self::PrepareTransfer(_) => "prepare transfer",
-            Self::CommitTransfer(_) => "commit transfer",
-            Self::AbortTransfer { .. } => "abort transfer",
-            Self::Drain { .. } => "drain",
-            Self::Prepare(_) => "prepare",
-            Self::Commit { .. } => "commit",
-            Self::Abort(_) => "abort",
-            Self::Release(_) => "release",
-            Self::Ping => "ping",
+            Self::Heartbeat(..) => "heartbeat",
+            Self::Call(call) => match **call {
+                Call::Register(_) => "register",
+                Call::Request(..) => "allocate",
+                Call::Leave(..) => "leave",
+                Call::Release(_) => "give back",
+                Call::Transfer(..) => "transfer",
+                Call::Claim(..) => "claim",
+                Call::Order(_) => "drain",
+            },
+            Self::Donor(call) => match **call {
+                DonorCall::PrepareTransfer(_) => "prepare transfer",
+                DonorCall::CommitTransfer(_) => "commit transfer",
+                DonorCall::AbortTransfer { .. } => "abort transfer",
+                DonorCall::Prepare(_) => "prepare",
+                DonorCall::Commit { .. } => "commit",
+                DonorCall::Abort(_) => "abort",
+                DonorCall::Release(_) => "release",
+                DonorCall::Ping => "ping",
+            },
             Self::Return(_) => "return",
             Self::Renew(..) => "renew",
             Self::Join => "join",
             Self::Load => "load",
             Self::Transact(_) => "transact",
-            Self::Sign(_) => "sign",
+            Self::Sign(..) => "sign",
         }
     }
 }

@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 
 use venice_rack::monitor::{Change, Record, RecordKey, Sight};
+use venice_rack::monitor_node::Sign;
 
-use super::messages::{Batch, Outcome, Request, Response, Sign, Snapshot, Transaction};
+use super::messages::{Batch, Outcome, Request, Response, Snapshot, Transaction};
 
 /// Time after its last sign of life at which a member expires.
 const LEASE_NS: u64 = 5_000_000_000;
@@ -39,7 +40,7 @@ impl SharedStore {
                 let (outcome, batches) = self.transact(transaction);
                 (Response::Transacted(outcome), batches)
             }
-            Request::Sign(sign) => self.sign(now_ns, sign),
+            Request::Sign(member, sign) => self.sign(now_ns, member, sign),
             other => unreachable!("the store has no request {}", other.name()),
         }
     }
@@ -68,11 +69,11 @@ impl SharedStore {
     fn join(&mut self, now_ns: u64) -> (Response, Vec<Batch>) {
         self.next_member += 1;
         let member = self.next_member;
-        let sign = Sign { member, number: 0, silent: Default::default() };
+        let sign = Sign { number: 0, silent: Default::default() };
         let (ends_ns, outcomes) = (now_ns + LEASE_NS, BTreeMap::new());
         self.members.insert(member, Member { ends_ns, sign: sign.clone(), outcomes });
         let batch = self.batch(Vec::new(), vec![(member, Some(sign))]);
-        (Response::Joined { member, revision: batch.revision }, vec![batch])
+        (Response::Joined { member }, vec![batch])
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -83,8 +84,8 @@ impl SharedStore {
         }
     }
 
-    fn sign(&mut self, now_ns: u64, sign: Sign) -> (Response, Vec<Batch>) {
-        let Some(member) = self.members.get_mut(&sign.member) else {
+    fn sign(&mut self, now_ns: u64, id: u64, sign: Sign) -> (Response, Vec<Batch>) {
+        let Some(member) = self.members.get_mut(&id) else {
             return (Response::Signed { is_member: false }, Vec::new());
         };
         member.ends_ns = now_ns + LEASE_NS;
@@ -92,7 +93,7 @@ impl SharedStore {
         // A late one is older than the state.
         if member.sign.number < sign.number {
             member.sign = sign.clone();
-            batches.push(self.batch(Vec::new(), vec![(sign.member, Some(sign))]));
+            batches.push(self.batch(Vec::new(), vec![(id, Some(sign))]));
         }
         (Response::Signed { is_member: true }, batches)
     }

@@ -131,7 +131,7 @@ impl Agent {
         }
         if is_free {
             self.answer_releases(desk);
-            self.write_letter(desk);
+            self.report_change(desk);
         }
     }
 
@@ -142,7 +142,7 @@ impl Agent {
         life.core.handle_freed(grant);
         self.answer_releases(desk);
         // Monitor Nodes get a report at once when memory is free again.
-        self.write_letter(desk);
+        self.report_change(desk);
     }
 
     fn answer_releases(&mut self, desk: &mut Desk<'_>) {

@@ -11,14 +11,15 @@ mod transfer;
 
 use std::collections::BTreeMap;
 
+use venice_rack::agent_member::{AgentMember, ReportCall};
 use venice_rack::donor::{DonorCore, DonorSettings};
+use venice_rack::monitor_node::DonorCall;
 use venice_rack::pausable_clock::PausableClock;
 use venice_rack::types::{
-    Identity, LeaseState, NodeRegistration, Pong, ResourceKind, ResourceSpec,
+    HeartbeatReport, Identity, LeaseState, NodeRegistration, Pong, ResourceKind, ResourceSpec,
 };
-use venice_wire::{GrantId, GrantKey, NodeSecret, SLAB_BYTES};
+use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
-use self::member::Membership;
 use super::clock::Clock;
 use super::desk::{Desk, Fact};
 use super::messages::{Broken, CallId, Request, Response};
@@ -54,10 +55,11 @@ pub(super) struct Agent {
 struct Life {
     core: DonorCore,
     attention: PausableClock,
-    instance: u64,
-    identity: Option<Identity>,
-    secret: Option<NodeSecret>,
-    membership: Membership,
+    member: AgentMember,
+    /// Time on its clock for which a timer is set.
+    member_due_ns: Option<u64>,
+    /// The newest report.
+    report: Option<HeartbeatReport>,
     /// Numbers of free slabs.
     pool: Vec<u32>,
     of_grants: BTreeMap<GrantId, Vec<u32>>,
@@ -75,34 +77,16 @@ struct Life {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AgentTag {
     /// Registration at that Monitor Node.
-    Join {
-        at: u16,
-    },
-    /// Report to that Monitor Node, or re-registration.
-    Report {
-        at: u16,
-        round: u32,
-        since_ns: u64,
-    },
-    Register {
-        at: u16,
-        round: u32,
-        since_ns: u64,
-    },
+    Join { at: u16 },
+    /// Report, or registration on its way.
+    Report(ReportCall),
 }
 
 /// An agent's timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AgentTimer {
-    Join,
-    Report {
-        round: u32,
-    },
-    /// A reporter's pause is over.
-    Paused {
-        at: u16,
-        round: u32,
-    },
+    /// A report, or an attempt to reach a Monitor Node, is due.
+    Member,
     /// Deadlines may have expired.
     Look,
     /// A grant's slabs are wiped.
@@ -140,10 +124,9 @@ impl Agent {
         self.life = Some(Life {
             core,
             attention: PausableClock::new(local_ns),
-            instance: u64::from(self.number) << 32 | self.starts,
-            identity: None,
-            secret: None,
-            membership: Membership::default(),
+            member: AgentMember::new(self.registration(), usize::from(self.monitors)),
+            member_due_ns: None,
+            report: None,
             pool: (0..self.slabs).rev().collect(),
             of_grants: BTreeMap::new(),
             stale: BTreeMap::new(),
@@ -153,7 +136,7 @@ impl Agent {
         });
         self.set_health(desk);
         desk.listen();
-        self.join(desk, 0);
+        self.continue_membership(desk);
     }
 
     /// Ends the process.
@@ -165,22 +148,25 @@ impl Agent {
     pub(super) fn request(&mut self, desk: &mut Desk<'_>, call: CallId, request: Request) {
         let Some(life) = &mut self.life else { return };
         match request {
-            Request::Ping => {
-                let pong = Pong { name: name_of(self.number), instance: life.instance };
-                desk.reply(call, Response::Pong(pong));
-            }
-            Request::Prepare(request) => self.prepare(desk, call, *request),
-            Request::Commit { grant, donor_epoch } => {
-                let status = self.commit(desk, grant, donor_epoch);
-                desk.reply(call, Response::Status(status));
-            }
-            Request::Abort(grant) => self.abort(desk, call, grant),
-            Request::Release(grants) => self.release(desk, call, grants),
-            Request::PrepareTransfer(step) => self.prepare_transfer(desk, call, *step),
-            Request::CommitTransfer(step) => self.commit_transfer(desk, call, *step),
-            Request::AbortTransfer { from, grant } => {
-                self.abort_transfer(desk, call, (from, grant));
-            }
+            Request::Donor(asked) => match *asked {
+                DonorCall::Ping => {
+                    let instance = life.member.registration().instance;
+                    let pong = Pong { name: name_of(self.number), instance };
+                    desk.reply(call, Response::Pong(pong));
+                }
+                DonorCall::Prepare(request) => self.prepare(desk, call, request),
+                DonorCall::Commit { grant, donor_epoch } => {
+                    let status = self.commit(desk, grant, donor_epoch);
+                    desk.reply(call, Response::Status(status));
+                }
+                DonorCall::Abort(grant) => self.abort(desk, call, grant),
+                DonorCall::Release(grants) => self.release(desk, call, grants),
+                DonorCall::PrepareTransfer(step) => self.prepare_transfer(desk, call, step),
+                DonorCall::CommitTransfer(step) => self.commit_transfer(desk, call, step),
+                DonorCall::AbortTransfer { from, grant } => {
+                    self.abort_transfer(desk, call, (from, grant));
+                }
+            },
             Request::Return(leases) => {
                 let core = &life.core;
                 let fits = |lease: &&(GrantId, _)| {
@@ -214,20 +200,13 @@ impl Agent {
         }
         match tag {
             AgentTag::Join { at } => self.joined(desk, at, outcome),
-            AgentTag::Report { at, round, since_ns } => {
-                self.reported(desk, (at, round, since_ns), outcome);
-            }
-            AgentTag::Register { at, round, since_ns } => {
-                self.known_again(desk, (at, round, since_ns), outcome);
-            }
+            AgentTag::Report(call) => self.reported(desk, call, outcome),
         }
     }
 
     pub(super) fn timer(&mut self, desk: &mut Desk<'_>, timer: AgentTimer) {
         match timer {
-            AgentTimer::Join => self.join(desk, 0),
-            AgentTimer::Report { round } => self.tick(desk, round),
-            AgentTimer::Paused { at, round } => self.resume_reporting(desk, at, round),
+            AgentTimer::Member => self.member_due(desk),
             AgentTimer::Look => self.look(desk),
             AgentTimer::Wiped(grant) => self.wiped(desk, grant),
         }
@@ -269,8 +248,7 @@ impl Agent {
         })
     }
 
-    fn registration(&self) -> Option<NodeRegistration> {
-        let life = self.life.as_ref()?;
+    fn registration(&self) -> NodeRegistration {
         let memory = ResourceSpec {
             kind: ResourceKind::Memory,
             address: String::new(),
@@ -278,21 +256,21 @@ impl Agent {
             slab_bytes: SLAB_BYTES,
             capabilities: Vec::new(),
         };
-        Some(NodeRegistration {
+        NodeRegistration {
             name: name_of(self.number),
-            instance: life.instance,
+            instance: u64::from(self.number) << 32 | self.starts,
             pid: None,
             control_addr: name_of(self.number),
             udp_addr: String::new(),
             shm_socket: String::new(),
             resources: [memory].into_iter().chain(self.offered()).collect(),
-            previous: life.identity,
-            secret: life.secret,
+            previous: None,
+            secret: None,
             is_plain: false,
             relay: None,
             link: String::new(),
             is_pool: false,
-        })
+        }
     }
 
     /// Returns the donor core of a living process.
@@ -301,7 +279,7 @@ impl Agent {
     }
 
     pub(super) fn identity(&self) -> Option<Identity> {
-        self.life.as_ref()?.identity
+        self.life.as_ref()?.member.identity()
     }
 }
 

@@ -1,114 +1,65 @@
-//! The other Monitor Nodes: signs of life, nodes that do not report to them, and the time for which the
-//! present state is valid.
+//! One of several Monitor Nodes: its signs of life, and the changes that it receives.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 
-use venice_rack::monitor::{Change, View};
-use venice_wire::NodeId;
+use venice_rack::monitor::Change;
+use venice_rack::monitor_node::{Membership, Sign};
 
 use super::opening::{ANSWER_WITHIN_NS, PAUSE_NS, tenure};
 use super::{Monitor, MonitorTag, MonitorTimer};
 use crate::control::desk::{Desk, Effect, Tag, Timer};
-use crate::control::messages::{Batch, Broken, Request, Response, Sign};
+use crate::control::messages::{Batch, Broken, Request, Response};
 use crate::control::party::Party;
 
 pub(super) const SIGN_EVERY_NS: u64 = 1_000_000_000;
-/// Time after its last observed sign of life after which a Monitor Node stops serving, in
-/// nanoseconds.
-pub(super) const FRESH_FOR_NS: u64 = 6_000_000_000;
 
-pub(super) struct Membership {
-    pub(super) member: u64,
-    pub(super) view: View,
+pub(super) struct Member {
+    pub(super) membership: Membership<u64>,
     /// Revision up to which changes were received.
     heard: u64,
-    /// Time until which its state is valid, in nanoseconds.
-    pub(super) until_ns: u64,
-    /// Signs sent and not yet observed, with their times.
-    given: VecDeque<(u64, u64)>,
-    signs: u64,
-    is_signing: bool,
-    silent: BTreeSet<NodeId>,
-    /// By other Monitor Node: the nodes that do not report to it.
-    others: BTreeMap<u64, BTreeSet<NodeId>>,
+    /// The number of the sign that is being sent, if one is.
+    signing: Option<u64>,
     pub(super) transactions: u64,
 }
 
-impl Membership {
-    pub(super) fn new(member: u64, revision: u64, until_ns: u64) -> Self {
-        Self {
-            member,
-            view: View::default(),
-            heard: revision,
-            until_ns,
-            given: VecDeque::new(),
-            signs: 0,
-            is_signing: false,
-            silent: BTreeSet::new(),
-            others: BTreeMap::new(),
-            transactions: 0,
-        }
+impl Member {
+    pub(super) fn new(member: u64, known_ns: u64) -> Self {
+        let membership = Membership::new(member, known_ns);
+        Self { membership, heard: 0, signing: None, transactions: 0 }
     }
 
     /// Begins with the contents of the store.
-    pub(super) fn begin(&mut self, revision: u64, view: View, signs: BTreeMap<u64, Sign>) {
-        (self.heard, self.view) = (revision, view);
+    pub(super) fn begin(&mut self, revision: u64, signs: BTreeMap<u64, Sign>) {
+        self.heard = revision;
         for (member, sign) in signs {
-            self.hear(member, Some(sign));
+            self.membership.handle_sign(member, Some(sign));
         }
     }
 
-    /// Receives a batch of the watch; returns its new changes.
-    pub(super) fn learn(&mut self, batch: Batch) -> Vec<Change> {
+    /// Receives a batch of the watch; returns its changes if they are new.
+    pub(super) fn learn(&mut self, batch: Batch) -> Option<(u64, Vec<Change>)> {
         if batch.revision <= self.heard {
-            return Vec::new();
+            return None;
         }
         assert_eq!(batch.revision, self.heard + 1, "the watch skipped a revision");
         self.heard = batch.revision;
         for (member, sign) in batch.signs {
-            self.hear(member, sign);
+            self.membership.handle_sign(member, sign);
         }
-        self.view.learn(batch.revision, batch.changes)
-    }
-
-    fn hear(&mut self, member: u64, sign: Option<Sign>) {
-        match sign {
-            Some(sign) if member == self.member => {
-                while let Some((number, at_ns)) = self.given.front().copied()
-                    && number <= sign.number
-                {
-                    self.given.pop_front();
-                    if number == sign.number {
-                        self.until_ns = self.until_ns.max(at_ns + FRESH_FOR_NS);
-                    }
-                }
-            }
-            Some(sign) => drop(self.others.insert(member, sign.silent)),
-            None => drop(self.others.remove(&member)),
-        }
-    }
-
-    /// Returns the nodes that report to none of the others; `None`: there are no others.
-    pub(super) fn silent_elsewhere(&self) -> Option<BTreeSet<NodeId>> {
-        self.others.values().cloned().reduce(|all, one| &all & &one)
-    }
-
-    pub(super) fn tell_silent(&mut self, silent: BTreeSet<NodeId>) {
-        self.silent = silent;
+        Some((batch.revision, batch.changes))
     }
 }
 
 impl Monitor {
     pub(super) fn give_sign(&mut self, desk: &mut Desk<'_>) {
         desk.timer(SIGN_EVERY_NS, Timer::Monitor(MonitorTimer::Sign));
-        let Some(membership) = self.membership_mut().filter(|it| !it.is_signing) else { return };
-        membership.signs += 1;
-        membership.is_signing = true;
-        let number = membership.signs;
-        membership.given.push_back((number, desk.now_ns));
-        let sign = Sign { member: membership.member, number, silent: membership.silent.clone() };
+        let Some(member) = self.member_mut().filter(|it| it.signing.is_none()) else { return };
+        let sign = member.membership.next_sign(desk.now_ns);
+        let number = sign.number;
+        member.signing = Some(number);
         let tag = Tag::Monitor(MonitorTag::Sign { number });
-        desk.call(Party::Store, Request::Sign(sign), ANSWER_WITHIN_NS, tag);
+        let request = Request::Sign(*member.membership.own(), sign);
+        desk.call(Party::Store, request, ANSWER_WITHIN_NS, tag);
     }
 
     pub(super) fn signed(
@@ -117,10 +68,10 @@ impl Monitor {
         number: u64,
         outcome: Result<Response, Broken>,
     ) {
-        let Some(membership) = self.membership_mut().filter(|it| it.signs == number) else {
+        let Some(member) = self.member_mut().filter(|it| it.signing == Some(number)) else {
             return;
         };
-        membership.is_signing = false;
+        member.signing = None;
         if matches!(outcome, Ok(Response::Signed { is_member: false })) {
             // The others no longer count it as a member.
             self.begin_anew(desk);
@@ -128,8 +79,8 @@ impl Monitor {
     }
 
     pub(super) fn check_tenure(&mut self, desk: &mut Desk<'_>) {
-        let Some(membership) = self.membership_mut() else { return };
-        match membership.until_ns.checked_sub(desk.now_ns).filter(|left_ns| *left_ns > 0) {
+        let Some(member) = self.member_mut() else { return };
+        match member.membership.until_ns().checked_sub(desk.now_ns).filter(|left_ns| *left_ns > 0) {
             Some(left_ns) => desk.timer(left_ns, tenure()),
             None => self.begin_anew(desk),
         }

@@ -1,4 +1,4 @@
-//! A Monitor Node: the real logic, and around it the behaviour of `venice-monitor`.
+//! A Monitor Node: the logic of `venice-monitor`, and around it a file or a store in virtual time.
 //!
 //! It handles ready input one by one and performs the logic's actions in order: while a change is
 //! being written nothing else happens. A lone one writes to a file. Several share a store, make
@@ -9,20 +9,21 @@ mod driver;
 mod membership;
 mod opening;
 mod performing;
-mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use venice_rack::monitor::{Change, KeySource, MonitorCore, MonitorSettings, Record, RecordKey};
+use venice_rack::monitor_node::{DonorCall, Written};
 use venice_rack::placement::Policy;
 use venice_rack::types::Identity;
 use venice_wire::{GrantKey, KeyName, NodeSecret, SealKey};
 
 use self::driver::Driver;
-use self::membership::Membership;
+use self::membership::Member;
 use super::clock::Clock;
 use super::desk::Desk;
 use super::messages::{Batch, Broken, CallId, Request, Response};
+use super::party::Party;
 use super::scenario::{Clocks, Scenario};
 
 /// A Monitor Node's process, its machine, and its file.
@@ -44,7 +45,7 @@ pub(super) struct Monitor {
 enum State {
     Down,
     /// It is a member, or about to be, and reads the store.
-    Opening(Option<Membership>),
+    Opening(Option<Member>),
     Serving(Box<Driver>),
 }
 
@@ -53,8 +54,9 @@ enum State {
 pub(super) enum MonitorTag {
     /// A call to a donor; `is_again`: over a new connection, after one that broke.
     Donor {
+        to: Party,
         donor: Identity,
-        request: Box<Request>,
+        call: Box<DonorCall>,
         is_again: bool,
     },
     Join,
@@ -76,9 +78,9 @@ pub(super) enum MonitorTimer {
     Timeout,
     /// A periodic tick of the pausable clock.
     Tick,
-    /// The change is in the file.
-    Written,
-    /// The write of the change is reported.
+    /// The changes are in the file.
+    Written(Vec<Change>),
+    /// Their write is reported.
     Made,
     /// A sign of life is due.
     Sign,
@@ -168,8 +170,8 @@ impl Monitor {
         match tag {
             MonitorTag::Join => self.joined(desk, outcome),
             MonitorTag::Load => self.loaded(desk, outcome),
-            MonitorTag::Donor { donor, request, is_again } => {
-                self.donor_answered(desk, (donor, request, is_again), outcome);
+            MonitorTag::Donor { to, donor, call, is_again } => {
+                self.donor_answered(desk, (to, donor, call, is_again), outcome);
             }
             MonitorTag::Transact { request, since_ns } => {
                 self.transacted(desk, request, since_ns, outcome);
@@ -182,8 +184,8 @@ impl Monitor {
         match timer {
             MonitorTimer::Timeout => self.timeout(desk),
             MonitorTimer::Tick => self.tick(desk),
-            MonitorTimer::Written => self.written(),
-            MonitorTimer::Made => self.made(desk),
+            MonitorTimer::Written(changes) => self.written(&changes),
+            MonitorTimer::Made => self.made(desk, Written::Made { revision: 0 }),
             MonitorTimer::Sign => self.give_sign(desk),
             MonitorTimer::Tenure => self.check_tenure(desk),
             MonitorTimer::Again { request, since_ns } => self.transact(desk, request, since_ns),
@@ -200,7 +202,7 @@ impl Monitor {
     /// Returns its logic, while it serves.
     pub(super) fn core(&self) -> Option<&MonitorCore> {
         match &self.state {
-            State::Serving(driver) => Some(&driver.core),
+            State::Serving(driver) => Some(driver.node.core()),
             State::Down | State::Opening(_) => None,
         }
     }
@@ -208,8 +210,8 @@ impl Monitor {
     /// Returns a record in its state.
     pub(super) fn known(&self, key: &RecordKey) -> Option<&Record> {
         match &self.state {
-            State::Serving(driver) => match &driver.membership {
-                Some(membership) => membership.view.get(key),
+            State::Serving(driver) => match driver.node.view() {
+                Some(view) => view.get(key),
                 None => self.file.get(key),
             },
             State::Down | State::Opening(_) => None,
@@ -228,10 +230,10 @@ impl Monitor {
         }
     }
 
-    fn membership_mut(&mut self) -> Option<&mut Membership> {
+    fn member_mut(&mut self) -> Option<&mut Member> {
         match &mut self.state {
-            State::Serving(driver) => driver.membership.as_mut(),
-            State::Opening(membership) => membership.as_mut(),
+            State::Serving(driver) => driver.member.as_mut(),
+            State::Opening(member) => member.as_mut(),
             State::Down => None,
         }
     }

@@ -1,10 +1,11 @@
-//! Performs the logic's actions in order; a change has to be durable before the next action.
+//! Performs the logic's outputs in order.
 
-use venice_rack::monitor::{Action, Change, Record, RecordKey};
+use venice_rack::monitor::{Change, Record, RecordKey, Sight};
+use venice_rack::monitor_node::{DonorCall, Output, Reply, Written};
 use venice_rack::queueing::Asked;
+use venice_rack::types::Identity;
 use venice_wire::{GrantId, NodeId};
 
-use super::driver::{Behind, Stage};
 use super::opening::{ANSWER_WITHIN_NS, PAUSE_NS};
 use super::{Monitor, MonitorTag, MonitorTimer, State, enter};
 use crate::control::desk::{Desk, Fact, Knows, Tag, Timer};
@@ -17,103 +18,47 @@ const WRITES_WITHIN_NS: u64 = 20_000_000;
 const STORE_PATIENCE_NS: u64 = 10_000_000_000;
 
 impl Monitor {
-    /// Performs actions until a change has to be waited for, or none is left.
+    /// Performs outputs until a change has to be waited for, or none is left.
     pub(super) fn perform_all(&mut self, desk: &mut Desk<'_>) {
-        self.catch_up(desk);
         while let Some(driver) = self.driver_mut() {
-            if !matches!(driver.stage, Stage::Idle) {
-                return;
-            }
-            let Some(action) = driver.core.poll_action() else { return };
+            let Some(output) = driver.node.poll_output() else { return };
             // A Monitor Node whose state is stale must not act on it.
-            if driver.membership.as_ref().is_some_and(|it| it.until_ns <= desk.now_ns) {
+            let member = driver.member.as_ref();
+            if member.is_some_and(|it| it.membership.until_ns() <= desk.now_ns) {
                 return self.begin_anew(desk);
             }
-            match action {
-                Action::Store(changes) => self.store(desk, changes),
-                action => self.perform(desk, action),
+            match output {
+                Output::Write { conditions, changes } => self.write(desk, conditions, changes),
+                Output::Call { donor, name, call, .. } => self.call(desk, donor, &name, call),
+                Output::Reply(token, reply) => desk.reply(token.0, Response::Replied(reply)),
+                Output::Granted(request, grants) => {
+                    if !request.calls.is_empty() {
+                        let client_id = request.request.client_id;
+                        desk.fact(Fact::Tells { client_id, grants: grants.clone() });
+                    }
+                    for token in request.calls {
+                        let reply = Reply::Asked(Ok(Asked::Granted(grants.clone())));
+                        desk.reply(token.0, Response::Replied(reply));
+                    }
+                }
+                Output::Note(_) | Output::Revoked => {}
             }
         }
     }
 
-    fn perform(&mut self, desk: &mut Desk<'_>, action: Action) {
-        if let Action::SendPrepare { donor, request, .. } = &action {
+    fn call(&mut self, desk: &mut Desk<'_>, donor: Identity, name: &str, call: DonorCall) {
+        if let DonorCall::Prepare(request) = &call {
             let (monitor, request) = (self.number, Box::new(request.clone()));
             let knows = self.knows(donor.node, request.grant);
-            desk.fact(Fact::Prepares { monitor, donor: *donor, request, knows });
+            desk.fact(Fact::Prepares { monitor, donor, request, knows });
         }
-        if let Action::SendPrepareTransfer { step, .. } = &action {
+        if let DonorCall::PrepareTransfer(step) = &call {
             desk.fact(Fact::Offers { step: Box::new(step.clone()) });
         }
-        let Some(driver) = self.driver_mut() else { return };
-        let (donor, request) = match action {
-            Action::SendPrepare { donor, request, .. } => {
-                (donor, Request::Prepare(Box::new(request)))
-            }
-            Action::SendCommit { donor, grant, .. } => {
-                (donor, Request::Commit { grant, donor_epoch: donor.epoch })
-            }
-            Action::SendAbort { donor, grant, .. } => (donor, Request::Abort(grant)),
-            Action::SendRelease { donor, grants, .. } => (donor, Request::Release(grants)),
-            Action::SendPrepareTransfer { donor, step, .. } => {
-                (donor, Request::PrepareTransfer(Box::new(step)))
-            }
-            Action::SendCommitTransfer { donor, step, .. } => {
-                (donor, Request::CommitTransfer(Box::new(step)))
-            }
-            Action::SendAbortTransfer { donor, from, grant, .. } => {
-                (donor, Request::AbortTransfer { from, grant })
-            }
-            Action::SendPing { donor, .. } => (donor, Request::Ping),
-            Action::ReplyRequest { client_id, result } => {
-                let is_heard =
-                    driver.requests.get(&client_id).is_some_and(|asking| !asking.calls.is_empty());
-                if let (Ok(grants), true) = (&result, is_heard) {
-                    desk.fact(Fact::Tells { client_id, grants: grants.clone() });
-                }
-                let asked = result.map(Asked::Granted);
-                return driver.answer(desk, client_id, Response::Asked(asked));
-            }
-            Action::ReplyStanding { client_id, standing } => {
-                let asked = Ok(Asked::Waits(standing));
-                return driver.answer(desk, client_id, Response::Asked(asked));
-            }
-            Action::ReplyRelease { token, kept } => {
-                if let Some((_, call)) = driver.releases.remove(&token) {
-                    desk.reply(call, Response::Kept(kept));
-                }
-                return;
-            }
-            Action::ReplyTransfer { token, result } => {
-                if let Some((_, call)) = driver.transfers.remove(&token) {
-                    desk.reply(call, Response::Transferred(result));
-                }
-                return;
-            }
-            Action::ReplyClaim { token, result } => {
-                if let Some((_, call)) = driver.claims.remove(&token) {
-                    desk.reply(call, Response::Claimed(result));
-                }
-                return;
-            }
-            Action::ReplyDone { token, result } => {
-                if let Some((_, call)) = driver.orders.remove(&token) {
-                    desk.reply(call, Response::Done(result));
-                }
-                return;
-            }
-            Action::ReplyRegister { token, result } => {
-                if let Some((_, call)) = driver.registrations.remove(&token) {
-                    desk.reply(call, Response::Registered(result));
-                }
-                return;
-            }
-            Action::Note(_) => return,
-            Action::Store(_) => unreachable!("changes are written separately"),
-        };
-        let to = driver.party_of(donor);
-        let tag = MonitorTag::Donor { donor, request: Box::new(request.clone()), is_again: false };
-        desk.call(to, request, self.donor_timeout_ns, Tag::Monitor(tag));
+        let to = Party::Donor(crate::control::agent::number_of(name).unwrap_or_default());
+        let call = Box::new(call);
+        let tag = MonitorTag::Donor { to, donor, call: call.clone(), is_again: false };
+        desk.call(to, Request::Donor(call), self.donor_timeout_ns, Tag::Monitor(tag));
     }
 
     fn knows(&self, node: NodeId, grant: GrantId) -> Knows {
@@ -125,33 +70,29 @@ impl Monitor {
         }
     }
 
-    fn store(&mut self, desk: &mut Desk<'_>, changes: Vec<Change>) {
+    fn write(&mut self, desk: &mut Desk<'_>, conditions: Vec<Sight>, changes: Vec<Change>) {
         let Some(driver) = self.driver_mut() else { return };
-        driver.stage = Stage::Storing(changes.clone());
-        let Some(membership) = &mut driver.membership else {
+        let Some(member) = &mut driver.member else {
             // A crash may come before the write, or between the write and its report.
             let takes_ns = desk.rng.between(500_000, WRITES_WITHIN_NS);
             let written_ns = desk.rng.below(takes_ns);
-            desk.timer(written_ns, Timer::Monitor(MonitorTimer::Written));
+            desk.timer(written_ns, Timer::Monitor(MonitorTimer::Written(changes)));
             return desk.timer(takes_ns, Timer::Monitor(MonitorTimer::Made));
         };
-        membership.transactions += 1;
-        let conditions = membership.view.conditions(&changes);
-        let (member, number) = (membership.member, membership.transactions);
+        member.transactions += 1;
+        let (member, number) = (*member.membership.own(), member.transactions);
         let request = Request::Transact(Transaction { member, number, conditions, changes });
         self.transact(desk, Box::new(request), desk.now_ns);
     }
 
-    pub(super) fn written(&mut self) {
-        let State::Serving(driver) = &self.state else { return };
-        if let Stage::Storing(changes) = &driver.stage {
-            enter(&mut self.file, changes);
-        }
+    pub(super) fn written(&mut self, changes: &[Change]) {
+        enter(&mut self.file, changes);
     }
 
-    pub(super) fn made(&mut self, desk: &mut Desk<'_>) {
-        if let Some(driver) = self.driver_mut() {
-            driver.stage = Stage::Idle;
+    pub(super) fn made(&mut self, desk: &mut Desk<'_>, written: Written) {
+        let now = self.now(desk);
+        if let State::Serving(driver) = &mut self.state {
+            driver.node.handle_written(now, written);
             self.pump(desk);
         }
     }
@@ -169,43 +110,21 @@ impl Monitor {
         since_ns: u64,
         outcome: Result<Response, Broken>,
     ) {
-        let Some(driver) = self.driver_mut() else { return };
-        let Some(membership) = &mut driver.membership else { return };
-        let outcome = match outcome {
-            Ok(Response::Transacted(outcome)) => outcome,
+        match outcome {
+            Ok(Response::Transacted(Outcome::Conflict { is_member: false, .. })) => {
+                self.begin_anew(desk);
+            }
+            Ok(Response::Transacted(Outcome::Conflict { found, .. })) => {
+                self.made(desk, Written::Conflict { found });
+            }
+            Ok(Response::Transacted(Outcome::Made { revision })) => {
+                self.made(desk, Written::Made { revision });
+            }
             _ if desk.now_ns < since_ns + STORE_PATIENCE_NS => {
                 let again = MonitorTimer::Again { request, since_ns };
-                return desk.timer(PAUSE_NS / 10, Timer::Monitor(again));
+                desk.timer(PAUSE_NS / 10, Timer::Monitor(again));
             }
-            _ => return self.begin_anew(desk),
-        };
-        let Stage::Storing(changes) = std::mem::replace(&mut driver.stage, Stage::Idle) else {
-            unreachable!("only one transaction is outstanding")
-        };
-        match outcome {
-            Outcome::Made { revision } => membership.view.made(revision, changes),
-            Outcome::Conflict { is_member: false, .. } => return self.begin_anew(desk),
-            Outcome::Conflict { found, .. } => {
-                let sights = membership.view.conditions(&changes);
-                let behind = Behind { failed: changes, news: Vec::new(), sights, found };
-                driver.stage = Stage::CatchingUp(behind);
-            }
-        }
-        self.pump(desk);
-    }
-
-    /// Requests the conflicting change, and all before it.
-    fn catch_up(&mut self, desk: &mut Desk<'_>) {
-        let local_ns = self.local_ns(desk);
-        let State::Serving(driver) = &mut self.state else { return };
-        let Stage::CatchingUp(behind) = &mut driver.stage else { return };
-        let Some(membership) = &mut driver.membership else { return };
-        while !membership.view.has_moved_on(&behind.sights, &behind.found) {
-            let Some(batch) = self.told.pop_front() else { return };
-            behind.news.extend(membership.learn(batch));
-        }
-        if let Stage::CatchingUp(behind) = std::mem::replace(&mut driver.stage, Stage::Idle) {
-            driver.yield_to_others(desk, local_ns, behind);
+            _ => self.begin_anew(desk),
         }
     }
 }

@@ -11,6 +11,7 @@ mod transferring;
 mod wishes;
 
 use venice_rack::caller::Owner;
+use venice_rack::monitor_node::{Call, Reply};
 use venice_rack::queueing::Asked;
 use venice_rack::types::{Grant, RackError};
 
@@ -298,7 +299,7 @@ impl Recipient {
             return;
         }
         match outcome {
-            Ok(Response::Asked(asked)) => {
+            Ok(Response::Replied(Reply::Asked(asked))) => {
                 (asking.refusals, asking.silent_since_ns) = (0, None);
                 let waits = asking.wish.waits();
                 if !waits {
@@ -334,7 +335,8 @@ impl Recipient {
     fn leave(&mut self, desk: &mut Desk<'_>) {
         let owner = self.owner();
         let Doing::Asking(asking) = &self.doing else { return };
-        let (to, request) = (Party::Monitor(asking.at), Request::Leave(owner, asking.client_id));
+        let (to, request) =
+            (Party::Monitor(asking.at), Call::Leave(owner, asking.client_id).into());
         desk.call(to, request, HANGS_NS, Tag::Recipient(RecipientTag::Leave));
         self.idle(desk);
     }
@@ -418,7 +420,7 @@ impl Recipient {
         if left.is_empty() {
             return self.idle(desk);
         }
-        let request = Request::GiveBack(leases(&left));
+        let request = Call::Release(leases(&left)).into();
         self.handing = None;
         self.doing = Doing::GivingBack { left, at: None };
         let tag = RecipientTag::GiveBack { program: self.programs };
@@ -430,7 +432,7 @@ impl Recipient {
     fn gave_back(&mut self, desk: &mut Desk<'_>, outcome: Result<Response, Broken>) {
         let Doing::GivingBack { left, at } = &mut self.doing else { return };
         let next = match (*at, outcome) {
-            (None, Ok(Response::Kept(kept))) => {
+            (None, Ok(Response::Replied(Reply::Released(kept)))) => {
                 left.retain(|grant| {
                     kept.forged.contains(&grant.id) || kept.keyless.contains(&grant.id)
                 });

@@ -4,6 +4,7 @@
 //! renewal. The new owner claims what was transferred to it, and uses what it could renew.
 
 use venice_rack::caller::{Owner, User};
+use venice_rack::monitor_node::{Call, Reply};
 use venice_rack::types::{
     ClaimRequest, Grant, LeaseState, RackError, TransferRequest, Transferred,
 };
@@ -66,7 +67,7 @@ impl Recipient {
         let by = User { node, uid: 1000, name, is_admin: false };
         let Some(handing) = self.handing.as_mut() else { return };
         handing.tries += 1;
-        let request = Request::Transfer(by, Box::new(handing.request.clone()));
+        let request = Call::Transfer(by, handing.request.clone()).into();
         let tag = RecipientTag::Transfer { program: self.programs };
         desk.call(Party::Monitor(handing.at), request, HANGS_NS, Tag::Recipient(tag));
     }
@@ -74,8 +75,8 @@ impl Recipient {
     pub(super) fn transferred(&mut self, desk: &mut Desk<'_>, outcome: Result<Response, Broken>) {
         let Some(handing) = self.handing.as_mut() else { return };
         match outcome {
-            Ok(Response::Transferred(Ok(rows))) => self.handed_over(desk, rows),
-            Ok(Response::Transferred(Err(error))) => self.keeps(desk, &error),
+            Ok(Response::Replied(Reply::Transferred(Ok(rows)))) => self.handed_over(desk, rows),
+            Ok(Response::Replied(Reply::Transferred(Err(error)))) => self.keeps(desk, &error),
             Ok(other) => unreachable!("a transfer is answered by {other:?}"),
             Err(_) if desk.now_ns > handing.began_ns + PATIENCE_NS => {
                 // It may have been made.
@@ -125,7 +126,7 @@ impl Recipient {
         let Doing::Claiming(Claiming::Asking { at, .. }) = &self.doing else { return };
         let claim = ClaimRequest { recipient: self.name(), transfer: None };
         let tag = RecipientTag::Claim { program: self.programs };
-        let request = Request::Claim(self.owner(), claim);
+        let request = Call::Claim(self.owner(), claim).into();
         desk.call(Party::Monitor(*at), request, HANGS_NS, Tag::Recipient(tag));
     }
 
@@ -133,10 +134,10 @@ impl Recipient {
         let Doing::Claiming(Claiming::Asking { at, began_ns }) = &mut self.doing else { return };
         let began_ns = *began_ns;
         match outcome {
-            Ok(Response::Claimed(Ok(grants))) if !grants.is_empty() => {
+            Ok(Response::Replied(Reply::Claimed(Ok(grants)))) if !grants.is_empty() => {
                 self.renew_claimed(desk, grants);
             }
-            Ok(Response::Claimed(_)) => self.idle(desk),
+            Ok(Response::Replied(Reply::Claimed(_))) => self.idle(desk),
             Ok(other) => unreachable!("a claim is answered by {other:?}"),
             Err(_) if self.is_ending || desk.now_ns > began_ns + PATIENCE_NS => self.idle(desk),
             Err(_) => {

@@ -1,6 +1,7 @@
 //! Requests of programs.
 
 use venice_rack::caller::Owner;
+use venice_rack::monitor_node::Call;
 use venice_rack::queueing::{DEFAULT_PRIORITY, Preempt, Queueing};
 use venice_rack::types::{AllocationRequest, ResourceKind, Want};
 use venice_wire::SLAB_BYTES;
@@ -60,7 +61,7 @@ impl Wish {
                 ..self.queueing
             },
         };
-        Request::Allocate(owner, request)
+        Call::Request(owner, request).into()
     }
 }
 
