@@ -30,6 +30,7 @@ lacks() { # lacks FEATURE: true if this machine really lacks it
         core-files) [[ $(</proc/sys/kernel/core_pattern) == *[\|/]* ]] ;;
         cores-4) (($(nproc) >= 4)) && return 1 || return 0 ;;
         qemu) ! scripts/guest.sh >/dev/null 2>&1 ;;
+        ns3) ! pkg-config --exists ns3-internet 2>/dev/null ;;
         promtool) ! command -v promtool >/dev/null 2>&1 ;;
         newer-kernel) ! scripts/guest.sh newer >/dev/null 2>&1 ;;
         *) return 1 ;;

@@ -9,7 +9,8 @@ use venice_model::{CostModel, LatencyModel, NetworkModel};
 
 use crate::sim::experiment;
 use crate::{
-    accelerators, channels, fault, forecast, memory, model, monitor, opencl, placement, shares, sim,
+    accelerators, channels, fault, forecast, memory, model, monitor, opencl, placement, shares,
+    sim, simulator,
 };
 use examples::*;
 
@@ -113,6 +114,9 @@ enum Bench {
     /// Measure the throughput and latency of several programs at one donor
     #[command(after_help = HELP_SHARES)]
     Shares(shares::SharesArgs),
+    /// Measure the simulator: events, packet-hops and requests a second, beside ns-3
+    #[command(after_help = simulator::HELP)]
+    Sim(simulator::SimArgs),
     /// Worker of `venice bench memory` for a built-in application
     #[command(hide = true)]
     Work(memory::WorkArgs),
@@ -131,6 +135,9 @@ enum Bench {
     /// Worker of `venice bench shares` for one program
     #[command(hide = true)]
     SharesProgram(shares::ProgramArgs),
+    /// Worker of `venice bench sim` for one workload
+    #[command(hide = true)]
+    SimWorker(simulator::WorkerArgs),
 }
 
 #[derive(Subcommand, Debug)]
@@ -221,6 +228,8 @@ fn bench(what: Bench) -> anyhow::Result<()> {
         Bench::Placement(args) => placement::execute(args),
         Bench::Shares(args) => shares::execute(args),
         Bench::SharesProgram(args) => shares::execute_program(args),
+        Bench::Sim(args) => simulator::execute(args),
+        Bench::SimWorker(args) => simulator::execute_worker(args),
         Bench::Work(args) => memory::execute_work(args),
         Bench::VictimProxy(args) => memory::execute_proxy(args),
     }

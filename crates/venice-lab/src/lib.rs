@@ -12,12 +12,14 @@
 //! - [`opencl`]: an OpenCL program on granted accelerators beside the local driver.
 //! - [`placement`]: the placement policies beside the optimum.
 //! - [`shares`]: several programs at one donor.
+//! - [`simulator`]: the speed of the simulator beside ns-3.
 //!
 //! [`sim`] runs racks in virtual time; [`model`] computes the composable-rack paper's models;
 //! `plot` draws. Benchmarks use Venice as a user does, by starting `venice up`, `venice run` and
 //! `venice down` (`venice_measure::rack`).
 
 pub mod accelerators;
+mod cache;
 pub mod channels;
 pub mod cli;
 mod clock;
@@ -34,4 +36,5 @@ mod plot;
 mod report_table;
 pub mod shares;
 pub mod sim;
+pub mod simulator;
 mod wire;

@@ -17,6 +17,11 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
     of_status(pid, "VmRSS:")
 }
 
+/// Reads `VmHWM`, the peak of `VmRSS`, of a process, in bytes; `None` once the process is gone.
+pub fn peak_resident_bytes(pid: u32) -> Option<u64> {
+    of_status(pid, "VmHWM:")
+}
+
 /// Reads `VmLck` of a process, in bytes; `None` once the process is gone.
 pub fn locked_bytes(pid: u32) -> Option<u64> {
     of_status(pid, "VmLck:")

@@ -11,7 +11,8 @@ EXAMPLES:
   venice bench forecast --trace usage.csv --columns memory,io --window 96 --ahead 4
   venice bench monitor --agents 1000 --store file,etcd
   venice bench placement --plots plots
-  venice bench shares --json shares.json";
+  venice bench shares --json shares.json
+  venice bench sim --quick --json sim.json";
 
 pub(super) const HELP_ACCEL: &str = "\
 EXAMPLES:

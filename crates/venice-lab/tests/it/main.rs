@@ -2,3 +2,4 @@
 
 mod channels;
 mod experiment;
+mod simulator;
