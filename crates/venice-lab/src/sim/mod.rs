@@ -5,6 +5,7 @@ mod control;
 mod control_text;
 pub mod experiment;
 mod failure;
+pub(crate) mod huge_pages;
 mod rack_text;
 mod record;
 mod text;

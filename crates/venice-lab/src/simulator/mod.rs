@@ -23,6 +23,7 @@ pub use ns3::Ns3Choice;
 pub use report::{RowReport, SimReport, System};
 pub use worker::{Measured, WorkerArgs, execute_worker};
 
+use crate::sim::huge_pages;
 use ns3::Ns3;
 use venice_cli::failure::usage;
 use venice_measure::child::ChildGuard;
@@ -239,7 +240,8 @@ fn worker(row: &Row, json: &Path) -> Result<Command> {
     command
         .args(["bench", "sim-worker", "--workload", &serde_json::to_string(&row.workload)?])
         .args(["--threads", &row.threads.to_string(), "--json"])
-        .arg(json);
+        .arg(json)
+        .envs(huge_pages::for_heap());
     Ok(command)
 }
 

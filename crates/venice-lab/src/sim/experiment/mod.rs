@@ -9,7 +9,6 @@ mod checkpoints;
 mod compare;
 mod figures;
 mod folder;
-mod huge_pages;
 mod numbers;
 mod page;
 mod parquet;
@@ -89,7 +88,7 @@ pub fn show(args: &ShowArgs) -> anyhow::Result<i32> {
 
 /// Runs `venice sim run`.
 pub fn run(args: &RunArgs) -> anyhow::Result<i32> {
-    huge_pages::use_for_heap();
+    crate::sim::huge_pages::use_for_heap();
     interrupt::catch_signals()?;
     let (experiment, filter) = args.layers.read(&worlds::catalogue())?;
     let run = worlds::of(&experiment)?.run;

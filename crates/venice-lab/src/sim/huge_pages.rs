@@ -14,13 +14,17 @@ const SETTING: &str = "glibc.malloc.hugetlb";
 
 /// Starts this program anew with its heap in huge pages, once: a world of thousands of hosts is read at
 /// random, and its address translations take a fourth of the time otherwise.
-pub(super) fn use_for_heap() {
-    let before = env::var_os(VARIABLE);
-    let Some(value) = with_huge_pages(before) else { return };
+pub(crate) fn use_for_heap() {
+    let Some((variable, value)) = for_heap() else { return };
     let mut words = env::args_os();
     let (Ok(program), Some(name)) = (env::current_exe(), words.next()) else { return };
-    let error = Command::new(program).arg0(name).args(words).env(VARIABLE, value).exec();
+    let error = Command::new(program).arg0(name).args(words).env(variable, value).exec();
     terminal::remark(format!("no huge pages: cannot start anew: {error}"));
+}
+
+/// Returns the variable that gives a program such a heap, unless this one has it.
+pub(crate) fn for_heap() -> Option<(&'static str, OsString)> {
+    with_huge_pages(env::var_os(VARIABLE)).map(|value| (VARIABLE, value))
 }
 
 /// Returns the settings with huge pages; `None` if they say something of them already.
