@@ -86,8 +86,7 @@ impl Background {
     pub fn delay(&mut self, from: u64, time: u64, host: Host, shared: &Shared) -> u64 {
         let noise = &shared.server.kernel.values.noise;
         let mut delay = 0;
-        if noise.tick.0 > 0 {
-            let period = Picos::SECOND / noise.tick.0;
+        if let Some(period) = Picos::SECOND.checked_div(noise.tick.0) {
             let phase = mix(host.into()) % period;
             let ticks = (from + time + phase) / period - (from + phase) / period;
             delay += ticks * shared.time_of(noise.tick_instructions);
