@@ -1,8 +1,8 @@
 //! `venice bench sim`: the simulator's speed, beside ns-3.
 //!
-//! Each measurement is a process of its own ([`worker`]), so that its memory is that of one world.
+//! Each measurement is a process of its own (`worker.rs`), so that its memory is that of one world.
 //! The workloads ([`case`]) take turns. ns-3 is a program that is compiled at run time where ns-3 is
-//! installed ([`ns3`]).
+//! installed (`ns3.rs`).
 
 mod aims;
 mod case;
