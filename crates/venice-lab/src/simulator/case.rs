@@ -16,7 +16,7 @@ const ARRAY_RACKS: u32 = 16;
 /// Servers of a rack in that experiment.
 pub(super) const RACK_SERVERS: u32 = 2;
 /// Mean think time of its clients, in microseconds.
-pub(super) const THINK_US: u32 = 1000;
+pub(super) const THINK_US: u32 = 1300;
 
 /// Servers of incast, each of which sends a block in each iteration.
 pub(super) const INCAST_SERVERS: u32 = 16;

@@ -137,7 +137,7 @@ mod tests {
     fn only_shared_workloads_have_commands() {
         let memcached = |transport| Workload::Memcached { transport, nodes: 2000, requests: 7 };
         let udp = words(&memcached(Transport::Udp)).unwrap();
-        assert_eq!(udp.join(" "), "memcached 16 4 31 2 7 1000");
+        assert_eq!(udp.join(" "), "memcached 16 4 31 2 7 1300");
         let incast = words(&Workload::Incast { iterations: 5 }).unwrap();
         assert_eq!(incast.join(" "), "incast 16 5 262144 32768 1000000");
         assert_eq!(words(&memcached(Transport::Tcp)), None);
