@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// Looks before a thread sleeps: the thread that it waits for may need the processor.
-const SPINS: u32 = 2_000;
+const SPINS: u32 = 50_000;
 
 /// A point where threads wait for each other, again and again. Unlike [`std::sync::Barrier`] it spins
 /// first.
