@@ -65,14 +65,35 @@ impl<'de, T: Presets> Deserialize<'de> for Preset<T> {
     }
 }
 
-/// Puts the values of a table over those of another.
+/// Puts the values of a table over those of another. A table of another `kind` replaces the one below.
 pub fn merge(below: &mut toml::Table, above: toml::Table) {
     for (key, value) in above {
         match (below.get_mut(&key), value) {
-            (Some(toml::Value::Table(below)), toml::Value::Table(above)) => merge(below, above),
+            (Some(toml::Value::Table(below)), toml::Value::Table(above))
+                if above.get("kind").is_none_or(|kind| below.get("kind") == Some(kind)) =>
+            {
+                merge(below, above);
+            }
             (_, value) => {
                 below.insert(key, value);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::kernel::Kernel;
+    use crate::traffic::Distribution;
+
+    #[test]
+    fn other_kind_replaces_that_of_preset() {
+        let read = |text: &str| toml::from_str::<Preset<Kernel>>(text).unwrap().values.noise.gap;
+        let constant = read("noise.gap = { kind = 'constant', value = 0.0 }");
+        assert_eq!(constant, Distribution::Constant { value: 0.0 });
+        let same = read("noise.gap = { kind = 'exponential', mean = 7.0 }");
+        assert_eq!(same, Distribution::Exponential { mean: 7.0 });
+        assert_eq!(read("noise.gap.mean = 8.0"), Distribution::Exponential { mean: 8.0 });
     }
 }
