@@ -119,10 +119,9 @@ impl World for RemoteAccess {
         self.machine.events()
     }
 
-    fn expected_end(&self) -> Option<u64> {
+    fn progress(&self) -> Option<(u64, u64)> {
         let (done, all) = self.machine.misses().progress();
-        let end = u128::from(self.now()) * all as u128 / (done as u128).max(1);
-        (done > 0).then(|| u64::try_from(end).unwrap_or(u64::MAX))
+        Some((done as u64, all as u64))
     }
 
     fn outcome(&self) -> Outcome {

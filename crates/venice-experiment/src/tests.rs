@@ -67,7 +67,7 @@ impl World for Still {
         0
     }
 
-    fn expected_end(&self) -> Option<u64> {
+    fn progress(&self) -> Option<(u64, u64)> {
         None
     }
 

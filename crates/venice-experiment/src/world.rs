@@ -78,8 +78,16 @@ pub trait World: Sized {
     /// Returns the number of events handled.
     fn events(&self) -> u64;
 
-    /// Returns the virtual time of its end in picoseconds, as far as it can be foreseen.
-    fn expected_end(&self) -> Option<u64>;
+    /// Returns the work done so far and all of it, in a unit of the world's own, such as requests;
+    /// `None`: how much there will be is unknown.
+    fn progress(&self) -> Option<(u64, u64)>;
+
+    /// Returns the virtual time of its end in picoseconds, if work goes on at its mean rate so far.
+    fn expected_end(&self) -> Option<u64> {
+        let (done, all) = self.progress().filter(|(done, all)| *done > 0 && *all > 0)?;
+        let end = u128::from(self.now()) * u128::from(all) / u128::from(done);
+        Some(u64::try_from(end).unwrap_or(u64::MAX))
+    }
 
     /// Returns the results so far. Its virtual time is that of the last event, which does not depend
     /// on where [`World::advance`] stopped.

@@ -174,11 +174,10 @@ impl World for Warehouse {
         self.engine.events()
     }
 
-    fn expected_end(&self) -> Option<u64> {
+    fn progress(&self) -> Option<(u64, u64)> {
         let total = self.config.application.build().total(&self.shared.topology);
         let done: u64 = self.engine.parts().map(|part| part.records().sum(sum::DONE)).sum();
-        (done > 0 && total > 0)
-            .then(|| (u128::from(self.engine.now()) * u128::from(total) / u128::from(done)) as u64)
+        Some((done, total))
     }
 
     fn save(&self) -> Option<Vec<u8>> {

@@ -155,9 +155,8 @@ impl World for Queue {
         self.engine.events()
     }
 
-    fn expected_end(&self) -> Option<u64> {
-        let served = self.engine.parts().map(|part| part.times.len()).sum::<u64>();
-        self.now().checked_mul(self.customers)?.checked_div(served)
+    fn progress(&self) -> Option<(u64, u64)> {
+        Some((self.engine.parts().map(|part| part.times.len()).sum(), self.customers))
     }
 
     fn outcome(&self) -> Outcome {
