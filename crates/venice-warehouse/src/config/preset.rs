@@ -3,6 +3,7 @@
 use serde::de::{DeserializeOwned, Error as _};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use venice_experiment::keys;
 
 /// A preset: its name, and what makes its values.
 pub type Named<T> = (&'static str, fn() -> T);
@@ -59,25 +60,9 @@ impl<'de, T: Presets> Deserialize<'de> for Preset<T> {
             D::Error::custom(format!("preset = '{name}': must be one of {}", known.join(", ")))
         })?;
         let mut table = toml::Table::try_from(&preset.values).map_err(D::Error::custom)?;
-        merge(&mut table, changes);
+        keys::merge(&mut table, changes);
         let values = table.try_into().map_err(D::Error::custom)?;
         Ok(Self { name, values })
-    }
-}
-
-/// Puts the values of a table over those of another. A table of another `kind` replaces the one below.
-pub fn merge(below: &mut toml::Table, above: toml::Table) {
-    for (key, value) in above {
-        match (below.get_mut(&key), value) {
-            (Some(toml::Value::Table(below)), toml::Value::Table(above))
-                if above.get("kind").is_none_or(|kind| below.get("kind") == Some(kind)) =>
-            {
-                merge(below, above);
-            }
-            (_, value) => {
-                below.insert(key, value);
-            }
-        }
     }
 }
 
@@ -95,5 +80,15 @@ mod tests {
         let same = read("noise.gap = { kind = 'exponential', mean = 7.0 }");
         assert_eq!(same, Distribution::Exponential { mean: 7.0 });
         assert_eq!(read("noise.gap.mean = 8.0"), Distribution::Exponential { mean: 8.0 });
+    }
+    #[test]
+    fn keys_set_another_kind() {
+        let mut table = toml::Table::new();
+        for (key, value) in [("kind", "constant".into()), ("value", toml::Value::Float(0.0))] {
+            keys::set(&mut table, &format!("server.kernel.noise.gap.{key}"), value).unwrap();
+        }
+        let (config, _) = keys::read::<crate::config::Config>(&table).unwrap();
+        let gap = config.server.kernel.values.noise.gap;
+        assert_eq!(gap, Distribution::Constant { value: 0.0 });
     }
 }
