@@ -5,20 +5,8 @@
  * 4.2.1; 80-20 as in section 4.1), which are marked for the recorder.
  */
 #include <db.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-
-static uint64_t state = 1;
-
-static uint64_t draw(void) { /* SplitMix64 */
-    uint64_t z = state += 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-}
+#include "recorded.h"
 
 static void check(int error, const char *what) {
     if (error) {
@@ -36,10 +24,7 @@ int main(int argc, char **argv) {
     }
     uint64_t records = strtoull(argv[2], 0, 10), transactions = strtoull(argv[4], 0, 10);
     uint32_t bytes = strtoul(argv[3], 0, 10);
-    volatile uint64_t *marks = mmap((void *)(64ull << 30), 4096, PROT_READ | PROT_WRITE,
-                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    if (marks == MAP_FAILED)
-        return perror("mmap"), 1;
+    volatile uint64_t *marks = map_marks();
     DB_ENV *env;
     DB *db;
     check(db_env_create(&env, 0), "environment");

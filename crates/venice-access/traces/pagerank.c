@@ -3,19 +3,7 @@
  * The graph is in compressed rows: of each vertex the sources of its incoming edges. The last iteration
  * is marked for the recorder.
  */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-
-static uint64_t state = 1;
-
-static uint64_t draw(void) { /* SplitMix64 */
-    uint64_t z = state += 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-}
+#include "recorded.h"
 
 /* An edge of R-MAT with the probabilities of Graph500, 0.57, 0.19, 0.19 and 0.05, of 256. */
 static void draw_edge(int scale, uint32_t *from, uint32_t *to) {
@@ -34,10 +22,7 @@ int main(int argc, char **argv) {
     }
     int scale = atoi(argv[1]), iterations = atoi(argv[3]);
     uint32_t vertices = 1u << scale, edges = atof(argv[2]) * vertices;
-    volatile uint64_t *marks = mmap((void *)(64ull << 30), 4096, PROT_READ | PROT_WRITE,
-                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    if (marks == MAP_FAILED)
-        return perror("mmap"), 1;
+    volatile uint64_t *marks = map_marks();
     uint32_t(*drawn)[2] = malloc(edges * sizeof *drawn);
     uint64_t *first = calloc(vertices + 2, sizeof *first);
     uint32_t *source = malloc(edges * sizeof *source), *degree = calloc(vertices, sizeof *degree);
