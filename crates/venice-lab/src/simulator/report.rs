@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use venice_wire::ByteSize;
 
 use super::aims::Aim;
-use super::case::{QueueKind, Workload};
+use super::case::{QueueKind, THINK_US, Workload};
 use super::worker::{FLIT_BYTES, Measured};
 use venice_measure::machine::Machine;
 use venice_measure::report::{grouped, table};
@@ -223,7 +223,7 @@ impl SimReport {
                 .to_owned(),
             format!(
                 "A flit is {FLIT_BYTES} bytes of a frame. The mesh runs under its checkers; \
-                 memcached's clients think 1 ms."
+                 memcached's clients think {THINK_US} µs."
             ),
         ];
         match (&self.ns3, &self.ns3_missing) {
