@@ -56,7 +56,7 @@ pub enum BadCheckpoint {
     /// It is of another run.
     #[error("of another run: {what} is {found}, here {wanted}")]
     OtherRun {
-        /// What differs: the version, or a key.
+        /// The difference: the version, the world, the link, or a key.
         what: String,
         /// Its value in the file.
         found: String,

@@ -70,7 +70,7 @@ impl Barrier {
 
     fn wake(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 {
-            // Who has looked at the round before it ended sleeps once this lock is free.
+            // A thread that saw the round before its end sleeps once this lock is free.
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.woken.notify_all();
         }

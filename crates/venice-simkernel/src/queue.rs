@@ -234,7 +234,7 @@ fn digit(tick: u64, wheel: usize) -> usize {
 /// Events in blocks.
 #[derive(Debug)]
 struct Pool<E> {
-    /// Those of all blocks, one block after the other.
+    /// The events of all blocks, one block after the other.
     entries: Vec<Option<Entry<E>>>,
     /// By block, the next one of its list.
     next: Vec<u32>,

@@ -187,7 +187,7 @@ pub struct WarehousePart {
     shared: Option<Arc<Shared>>,
     hosts: Vec<Host>,
     switches: Vec<Switch>,
-    /// What waits in each switch over time; empty if it is not measured.
+    /// The bytes that wait in each switch over time; empty if they are not measured.
     depths: Vec<Depths>,
     packets: Packets,
     journeys: Journeys,

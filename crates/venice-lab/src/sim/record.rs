@@ -20,8 +20,9 @@ EXAMPLES:
   venice sim record --out sort.trace -- sort -n numbers.txt
   venice sim record --out late.trace --skip 500000000 --most 100000 -- ./program
 
-The key program.trace of an experiment takes the file. The program runs under valgrind, some hundred times slower. Recorded are the accesses to data (regions of
---region and more) that miss a cache of --filter. The program is ended once --most are recorded.";
+The key program.trace of an experiment takes the file. The program runs under valgrind, some hundred
+times slower. Recorded are the accesses to data (regions of --region and more) that miss a cache of
+--filter. The program is ended once --most are recorded.";
 
 /// `venice sim record`
 #[derive(Args, Debug)]
@@ -44,7 +45,7 @@ pub struct RecordArgs {
     /// Record between the program's stores to the addresses 0x1000000000 and 0x1000000008
     #[arg(long, conflicts_with = "skip")]
     pub marked: bool,
-    /// What is recorded, as a text in the file [default: the program and its arguments]
+    /// Description of the recorded run, in the file [default: the program and its arguments]
     #[arg(long, value_name = "TEXT")]
     pub origin: Option<String>,
     /// The program and its arguments, behind --

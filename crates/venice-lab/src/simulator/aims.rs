@@ -1,11 +1,11 @@
-//! Aims of the simulator's speed, with what was measured.
+//! Aims of the simulator's speed, with the measured figures.
 
 use serde::{Deserialize, Serialize};
 
 use super::case::{Transport, Workload};
 use super::report::{RowReport, System};
 
-/// An aim with what was measured.
+/// An aim with the measured figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Aim {
     /// The figure.
@@ -16,7 +16,7 @@ pub struct Aim {
     pub aim: f64,
     /// True if the figure must reach the bound, false if it must not exceed it.
     pub at_least: bool,
-    /// What was measured, divided by the bound.
+    /// The measured figure, divided by the bound.
     pub ratio: f64,
 }
 

@@ -140,7 +140,7 @@ fn threads(args: &SimArgs) -> Result<Vec<usize>> {
     let mut threads: Vec<usize> = asked.iter().copied().map(usize::from).collect();
     threads.sort_unstable();
     threads.dedup();
-    // Threads of one world wait for each other without sleep, each on a processor of its own.
+    // Threads of one world wait for each other every few microseconds: each needs a processor.
     match threads.last() {
         Some(most) if *most > cores => {
             Err(usage(format!("--threads {most}: this machine has {cores} processors")))

@@ -42,7 +42,7 @@ pub(super) struct Core {
     pub polled: u32,
     /// The time at which packets wait for threads since, as their budget is used up (`ksoftirqd`).
     pub deferred: Option<u64>,
-    /// What takes it beside the work that programs asked for.
+    /// The work on it that no program asked for.
     pub background: Background,
 }
 

@@ -41,14 +41,6 @@ impl Default for Noise {
 }
 
 impl Noise {
-    /// A core without any.
-    pub const NONE: Self = Self {
-        tick: Hertz(0),
-        tick_instructions: 0,
-        gap: Distribution::Constant { value: 0.0 },
-        instructions: Distribution::Constant { value: 0.0 },
-    };
-
     fn has_background(&self) -> bool {
         self.gap != Distribution::Constant { value: 0.0 }
     }
@@ -112,6 +104,14 @@ mod tests {
     use crate::config::Config;
     use crate::topology::Topology;
 
+    /// A core without any.
+    const NONE: Noise = Noise {
+        tick: Hertz(0),
+        tick_instructions: 0,
+        gap: Distribution::Constant { value: 0.0 },
+        instructions: Distribution::Constant { value: 0.0 },
+    };
+
     fn shared(noise: Noise) -> Shared {
         let mut config = Config::default();
         config.server.kernel.values.noise = noise;
@@ -136,8 +136,8 @@ mod tests {
 
     #[test]
     fn ticks_take_their_share() {
-        let noise = Noise { tick: Hertz(1000), tick_instructions: 40_000, ..Noise::NONE };
-        assert_eq!(share_of(Noise::NONE, 0), 0.0);
+        let noise = Noise { tick: Hertz(1000), tick_instructions: 40_000, ..NONE };
+        assert_eq!(share_of(NONE, 0), 0.0);
         // A tick of 10 us a millisecond of work: ticks within ticks do not count.
         assert!((share_of(noise.clone(), 0) - 0.01).abs() < 0.0005);
         // An idle core has none.
@@ -148,7 +148,7 @@ mod tests {
     fn background_takes_its_share() {
         let gap = Distribution::Exponential { mean: 900.0 };
         let instructions = Distribution::Exponential { mean: 400_000.0 };
-        let noise = Noise { gap, instructions, ..Noise::NONE };
+        let noise = Noise { gap, instructions, ..NONE };
         // 100 us of 1000 for a core that is always busy.
         assert!((share_of(noise.clone(), 0) - 0.1).abs() < 0.005);
         // A work of 10 us meets one that began before it or begins in it.
@@ -169,6 +169,6 @@ mod tests {
         let noise = Noise { tick: Hertz(1_000_000), ..Noise::default() };
         assert_eq!(noise.check(250.0).unwrap_err().key, "tick-instructions");
         assert_eq!(Noise::default().check(250.0), Ok(()));
-        assert_eq!(Noise::NONE.check(250.0), Ok(()));
+        assert_eq!(NONE.check(250.0), Ok(()));
     }
 }

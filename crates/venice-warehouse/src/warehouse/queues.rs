@@ -77,7 +77,7 @@ pub(super) fn heatmaps(switches: &[Numbered<'_>], width: u64, end: u64) -> Vec<H
     let Some(sampled) = switches.iter().map(sampled).collect::<Option<Vec<Sampled>>>() else {
         return Vec::new();
     };
-    if switches.is_empty() || width == 0 {
+    if switches.is_empty() {
         return Vec::new();
     }
     let column_s = Picos(Depths::width_until(width, end)).as_secs();

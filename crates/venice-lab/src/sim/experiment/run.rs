@@ -60,8 +60,8 @@ pub fn run_point<W: World>(
     end(world, State::Done)
 }
 
-/// Runs the points of an experiment that `filter` takes, until `stop` is true; returns its folder and its results, which are in that
-/// folder too.
+/// Runs the points of an experiment that `filter` takes, until `stop` is true; returns its folder and
+/// its results, which are in that folder too.
 ///
 /// # Errors
 /// Usage errors name what is wrong before anything runs.
