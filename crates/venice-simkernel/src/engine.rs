@@ -1,16 +1,15 @@
 //! Worlds of many nodes, in parts that run on threads of their own.
 //!
-//! A conservative parallel simulation in windows (Nicol, JACM 1993): no event reaches another part
-//! sooner than the look-ahead, so all parts may run from the earliest event of all for that long
-//! without a look at the others. Events of one instant are in the order of their source and of its
-//! count, which depend on no partition: every number of parts gives the same run.
-
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+//! A conservative parallel simulation (Chandy and Misra, 1979): no event reaches another part sooner
+//! than the look-ahead, so a part may run ahead of the others' clocks for that long. If all wait for
+//! each other, their clocks go on to the earliest event of all. Events of one instant are in the order
+//! of their source and of its count, which depend on no partition: every number of parts gives the same
+//! run.
 
 use serde::{Deserialize, Serialize};
 
-use crate::barrier::Barrier;
+use crate::clocks::{Apart, Clocks};
+use crate::mailbox::Mailbox;
 use crate::queue::Queue;
 use crate::random::mix;
 
@@ -50,7 +49,8 @@ pub struct Outbox<'a, E> {
     part_of: &'a [u16],
     look_ahead: u64,
     queue: &'a mut Queue<(Node, E)>,
-    others: &'a mut [Vec<Placed<E>>],
+    /// Events of other parts, with these.
+    left: &'a mut Vec<(u16, Placed<E>)>,
 }
 
 /// An event or a message, with its place in the order.
@@ -84,7 +84,7 @@ impl<E> Outbox<'_, E> {
                 after >= self.look_ahead,
                 "an event {after} ahead is sooner than the look-ahead"
             );
-            self.others[usize::from(part)].push(Placed { at, rank, node, event });
+            self.left.push((part, Placed { at, rank, node, event }));
         }
     }
 }
@@ -102,7 +102,8 @@ pub struct Engine<P: Part> {
     now: u64,
 }
 
-/// One part, with its future events.
+/// One part, with its future events, in cache lines of its own.
+#[repr(align(128))]
 #[derive(Serialize, Deserialize)]
 #[serde(bound(
     serialize = "P: Serialize, P::Event: Clone + Serialize",
@@ -115,19 +116,23 @@ struct Running<P: Part> {
     /// By node of the whole world: events made, and the trace. Only the part's own are in use.
     counts: Vec<u32>,
     traces: Vec<u64>,
-    /// Empty between windows.
+    /// Events just made that leave this part; messages to each other part, and from them. All are
+    /// empty between runs.
     #[serde(skip, default = "Vec::new")]
-    others: Vec<Vec<Placed<P::Event>>>,
+    left: Vec<(u16, Placed<P::Event>)>,
+    #[serde(skip, default = "Vec::new")]
+    others: Vec<Vec<Placed<P::Message>>>,
+    #[serde(skip, default = "Vec::new")]
+    came: Vec<Placed<P::Message>>,
     events: u64,
     /// Time of the last event.
     last: u64,
 }
 
-/// The state that the threads share: the time of each part's next event, and its messages.
+/// The state that the threads share: how far each part has come, and its mail.
 struct Shared<M> {
-    next: Vec<AtomicU64>,
-    mail: Vec<Mutex<Vec<Placed<M>>>>,
-    barrier: Barrier,
+    clocks: Clocks,
+    mail: Vec<Apart<Mailbox<Placed<M>>>>,
 }
 
 impl<P: Part> Engine<P> {
@@ -149,7 +154,9 @@ impl<P: Part> Engine<P> {
             queue: Queue::default(),
             counts: vec![0; part_of.len()],
             traces: vec![0; part_of.len()],
+            left: Vec::new(),
             others: Vec::new(),
+            came: Vec::new(),
             events: 0,
             last: 0,
         });
@@ -210,7 +217,7 @@ impl<P: Part> Engine<P> {
         self.running.iter_mut().for_each(|one| one.others.resize_with(count, Vec::new));
         let (part_of, look_ahead) = (&self.part_of[..], self.look_ahead);
         match &mut self.running[..] {
-            [only] => only.run_until(end, part_of, look_ahead),
+            [only] => while only.run_until(end, part_of, look_ahead, usize::MAX) {},
             several => run_in_threads(several, part_of, look_ahead, end),
         }
         self.now = end;
@@ -257,71 +264,94 @@ impl<P: Part> Engine<P> {
     }
 }
 
+/// Events that a part handles before it tells the others how far it has come.
+const BATCH: usize = 8;
+
 fn run_in_threads<P: Part>(running: &mut [Running<P>], part_of: &[u16], look_ahead: u64, end: u64) {
     let shared = Shared {
-        next: running.iter().map(|_| AtomicU64::new(u64::MAX)).collect(),
-        mail: running.iter().map(|_| Mutex::new(Vec::new())).collect(),
-        barrier: Barrier::new(running.len()),
+        clocks: Clocks::new(running.len()),
+        mail: running.iter().map(|_| Apart::default()).collect(),
     };
     std::thread::scope(|scope| {
-        for one in running {
+        for one in running.iter_mut() {
             let shared = &shared;
-            scope.spawn(move || one.run_windows(shared, part_of, look_ahead, end));
+            scope.spawn(move || one.run_beside(shared, part_of, look_ahead, end));
         }
     });
+    running.iter_mut().for_each(|one| one.read(&shared.mail));
 }
 
 impl<P: Part> Running<P> {
-    /// Runs window after window, with the other parts.
-    fn run_windows(
+    /// Runs beside the other parts, each event once none of theirs can come before it.
+    fn run_beside(
         &mut self,
         shared: &Shared<P::Message>,
         part_of: &[u16],
         look_ahead: u64,
         end: u64,
     ) {
-        let _leaves = shared.barrier.leave_on_panic();
+        let Shared { clocks, mail } = shared;
+        let _leaves = clocks.leave_on_panic();
+        let number = usize::from(self.number);
+        let mut rounds = 0;
         loop {
-            let number = usize::from(self.number);
-            let mut came = std::mem::take(&mut *shared.mail[number].lock().expect("not poisoned"));
-            for Placed { at, rank, node, event } in came.drain(..) {
-                let event = self.part.unpack(event);
-                self.queue.push(at, rank, (node, event));
+            let others = clocks.of_others(number);
+            if rounds > 1 {
+                clocks.leave_wait(number);
             }
+            // Sent before that clock was set, so there to read.
+            self.read(mail);
+            let safe = others.saturating_add(look_ahead).min(end);
             let next = self.queue.next_at().unwrap_or(u64::MAX);
-            shared.next[number].store(next, Ordering::Release);
-            shared.barrier.wait();
-            let earliest = shared.next.iter().map(|next| next.load(Ordering::Acquire)).min();
-            let earliest = earliest.expect("there are parts");
-            if earliest >= end {
-                return;
+            clocks.set(number, next.min(safe));
+            if next.min(safe) >= end {
+                return clocks.end(number);
             }
-            self.run_until(earliest.saturating_add(look_ahead).min(end), part_of, look_ahead);
-            self.post(&shared.mail);
-            shared.barrier.wait();
-        }
-    }
-
-    /// Moves the messages of this window to the other parts.
-    fn post(&mut self, mail: &[Mutex<Vec<Placed<P::Message>>>]) {
-        for (to, events) in self.others.iter_mut().enumerate() {
-            if events.is_empty() {
+            if next >= safe {
+                rounds += 1;
+                if rounds > 1 {
+                    clocks.enter_wait(number, next, |part| !mail[part].0.is_empty());
+                }
+                clocks.wait(number, others, rounds);
                 continue;
             }
-            let part = &mut self.part;
-            let messages = events.drain(..).map(|Placed { at, rank, node, event }| Placed {
-                at,
-                rank,
-                node,
-                event: part.pack(event),
-            });
-            mail[to].lock().expect("not poisoned").extend(messages);
+            rounds = 0;
+            while self.run_until(safe, part_of, look_ahead, BATCH) {
+                self.post(mail);
+                clocks.set(number, self.last);
+            }
+            self.post(mail);
         }
     }
 
-    /// Handles all events before `end`.
-    fn run_until(&mut self, end: u64, part_of: &[u16], look_ahead: u64) {
-        while let Some((now, rank, (node, event))) = self.queue.pop_ranked_before(end) {
+    /// Takes the messages that came from other parts.
+    fn read(&mut self, mail: &[Apart<Mailbox<Placed<P::Message>>>]) {
+        let mailbox = &mail[usize::from(self.number)].0;
+        if mailbox.is_empty() {
+            return;
+        }
+        mailbox.exchange(&mut self.came);
+        for Placed { at, rank, node, event } in self.came.drain(..) {
+            let event = self.part.unpack(event);
+            self.queue.push(at, rank, (node, event));
+        }
+    }
+
+    /// Moves the messages made since the last time to the other parts.
+    fn post(&mut self, mail: &[Apart<Mailbox<Placed<P::Message>>>]) {
+        for (mailbox, sent) in mail.iter().zip(&mut self.others) {
+            if !sent.is_empty() {
+                mailbox.0.post(sent);
+            }
+        }
+    }
+
+    /// Handles events before `end`, up to `most` of them; `false`: there are no more.
+    fn run_until(&mut self, end: u64, part_of: &[u16], look_ahead: u64, most: usize) -> bool {
+        for _ in 0..most {
+            let Some((now, rank, (node, event))) = self.queue.pop_ranked_before(end) else {
+                return false;
+            };
             self.events += 1;
             self.last = now;
             let digest = self.part.digest(&event);
@@ -335,10 +365,15 @@ impl<P: Part> Running<P> {
                 part_of,
                 look_ahead,
                 queue: &mut self.queue,
-                others: &mut self.others,
+                left: &mut self.left,
             };
             self.part.handle(node, event, &mut out);
+            for (to, Placed { at, rank, node, event }) in self.left.drain(..) {
+                let event = self.part.pack(event);
+                self.others[usize::from(to)].push(Placed { at, rank, node, event });
+            }
         }
+        true
     }
 
     /// Returns the sum of its nodes' traces.
@@ -398,6 +433,17 @@ mod tests {
         fn unpack(&mut self, token: u32) -> u32 {
             token
         }
+    }
+
+    #[test]
+    fn far_events_come_at_once() {
+        let worlds = (0..3).map(|_| Tokens::new(9, 1)).collect();
+        let far = 1 << 60;
+        let mut engine = Engine::new(worlds, part_of(9, 3), 100, [(4, far, 1)]);
+        engine.run_until(far);
+        assert_eq!(engine.events(), 0);
+        engine.run_until(far + 1_000);
+        assert!(engine.last_event() > far);
     }
 
     fn part_of(nodes: u32, parts: u16) -> Vec<u16> {

@@ -14,9 +14,10 @@
 //! - [`units`]: times and shares in text form.
 #![forbid(unsafe_code)]
 
-mod barrier;
+mod clocks;
 pub mod engine;
 pub mod events;
+mod mailbox;
 pub mod minimise;
 pub mod pcapng;
 pub mod queue;
