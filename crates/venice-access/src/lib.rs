@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use venice_experiment::outcome::{Metric, NamedHistogram, Outcome};
-use venice_experiment::{BadConfig, World};
+use venice_experiment::{BadConfig, Simulation, World};
 use venice_simkernel::units::Picos;
 
 pub use self::cache::{CacheConfig, LINE_BYTES};
@@ -102,7 +102,9 @@ impl World for RemoteAccess {
         local.run_until(u64::MAX);
         Ok(Self { machine: Machine::new(config, trace), local_time: local.program_time() })
     }
+}
 
+impl Simulation for RemoteAccess {
     fn advance(&mut self, until_ps: u64) {
         self.machine.run_until(until_ps);
     }

@@ -255,12 +255,13 @@ mod tests {
         }
 
         #[test]
-        fn flipped_bit_is_refused(trace in traces(), at in any::<prop::sample::Index>(), bit in 0..8) {
+        fn flipped_bit_changes_nothing(trace in traces(), at in any::<prop::sample::Index>(), bit in 0..8) {
             let mut file = trace.encode();
             let at = at.index(file.len());
             file[at] ^= 1u8 << bit;
-            // Two bits of zlib's header say how hard it tried, and the bits that check them.
-            prop_assert!(at == 10 || at == 11 || AccessTrace::decode(&file).is_err());
+            // Some bits of zlib's form mean nothing: how hard it tried, and what fills its last byte.
+            let read = AccessTrace::decode(&file);
+            prop_assert!(read.is_err() || read == Ok(trace));
         }
 
         #[test]

@@ -12,6 +12,14 @@ pub enum ExperimentError {
     /// The text is no experiment; with line and column if they are known.
     #[error("{0}")]
     Text(String),
+    /// No experiment has that name.
+    #[error("no experiment '{name}'{}", nearest.iter().map(|name| format!(": did you mean {name}?")).collect::<String>())]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The most similar one.
+        nearest: Option<String>,
+    },
     /// The configuration has no such key.
     #[error("unknown key {key}{}", hint(nearest))]
     UnknownKey {
@@ -257,7 +265,7 @@ impl Experiment {
     ///
     /// # Errors
     /// If a configuration has an unknown key, or the world cannot run it.
-    pub fn points<W: World>(&self) -> Result<Vec<Point<W::Config>>, ExperimentError> {
+    pub fn points<W: World>(&self) -> Result<Vec<Point>, ExperimentError> {
         let mut points = Vec::new();
         for coordinates in sweep::product(&self.sweeps) {
             let mut table = self.config.clone();
@@ -268,7 +276,7 @@ impl Experiment {
             }
             let (config, all) = keys::read::<W::Config>(&table)?;
             W::check(&config)?;
-            points.push(Point { coordinates: names, config, table: all });
+            points.push(Point { coordinates: names, config: all });
         }
         Ok(points)
     }

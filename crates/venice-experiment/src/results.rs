@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use super::expression::Source;
-use super::{Coordinate, Evaluation, Experiment, ExperimentError, Verdict};
+use super::{Coordinate, Evaluation, Experiment, ExperimentError, Point, Verdict, keys};
 use crate::outcome::Outcome;
 
 /// Results of a run, in the form of `results.json`. Fields are only added; a change of one has a new
@@ -102,6 +102,27 @@ pub struct JudgedFinding {
 impl Results {
     /// The form that this version writes.
     pub const FORMAT: u32 = 1;
+
+    /// Makes the results of an experiment of which nothing has run; host, command and start are the
+    /// caller's.
+    pub fn not_run(experiment: &Experiment, config: Table, points: &[Point]) -> Self {
+        let not_run = |point: &Point| PointResult {
+            coordinates: point.coordinates.clone(),
+            state: State::NotRun,
+            wall_s: 0.0,
+            outcome: None,
+        };
+        Self {
+            format: Self::FORMAT,
+            name: experiment.name.clone(),
+            experiment: experiment.to_toml(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            seed: keys::get(&config, "seed").and_then(toml::Value::as_integer).unwrap_or(0) as u64,
+            points: points.iter().map(not_run).collect(),
+            config,
+            ..Self::default()
+        }
+    }
 
     /// Returns the experiment that was run.
     ///

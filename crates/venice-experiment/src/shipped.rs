@@ -32,7 +32,7 @@ fn check_one<W: World>(name: &str, text: &str) -> Result<(), String> {
     }
 }
 
-fn check_curves<C>(experiment: &Experiment, points: &[Point<C>]) -> Result<(), String> {
+fn check_curves(experiment: &Experiment, points: &[Point]) -> Result<(), String> {
     for figure in &experiment.figures {
         for curve in figure.paper.iter().filter_map(|curve| curve.of.as_ref()) {
             if !points.iter().any(|point| figure.label(&point.coordinates) == *curve) {
@@ -43,7 +43,7 @@ fn check_curves<C>(experiment: &Experiment, points: &[Point<C>]) -> Result<(), S
     Ok(())
 }
 
-fn check_findings<C>(experiment: &Experiment, points: &[Point<C>]) -> Result<(), String> {
+fn check_findings(experiment: &Experiment, points: &[Point]) -> Result<(), String> {
     let is_at = |coordinates: &[Coordinate], places: &[(String, String)]| {
         places.iter().all(|(name, value)| {
             coordinates.iter().any(|place| place.name == *name && place.is(value))

@@ -54,13 +54,11 @@ impl Coordinate {
 
 /// One point of an experiment.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point<C> {
+pub struct Point {
     /// Its place on each sweep.
     pub coordinates: Vec<Coordinate>,
-    /// Its configuration.
-    pub config: C,
-    /// The same, with every key.
-    pub table: Table,
+    /// Its configuration, with every key.
+    pub config: Table,
 }
 
 /// The name of a variant in its table.

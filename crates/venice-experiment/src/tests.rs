@@ -52,7 +52,9 @@ impl World for Still {
     fn new(config: &Config, _: usize) -> Result<Self, BadConfig> {
         Self::check(config).map(|()| Self)
     }
+}
 
+impl Simulation for Still {
     fn advance(&mut self, _: u64) {}
 
     fn now(&self) -> u64 {
@@ -129,6 +131,10 @@ fn incast() -> Experiment {
     Experiment::from_toml(INCAST).unwrap()
 }
 
+fn config_of(point: &Point) -> Config {
+    point.config.clone().try_into().unwrap()
+}
+
 fn error(text: &str) -> String {
     Experiment::from_toml(text).unwrap_err().to_string()
 }
@@ -136,7 +142,7 @@ fn error(text: &str) -> String {
 /// Runs all points of an experiment, with a goodput of 1000 / servers.
 fn results(experiment: &Experiment) -> Results {
     let points = experiment.points::<Still>().unwrap().into_iter().map(|point| {
-        let goodput = 1000.0 / f64::from(point.config.app.servers);
+        let goodput = 1000.0 / f64::from(config_of(&point).app.servers);
         let metrics = vec![Metric::new("goodput", goodput, "Mb/s")];
         PointResult {
             coordinates: point.coordinates,
@@ -160,16 +166,19 @@ fn results(experiment: &Experiment) -> Results {
 #[test]
 fn points_are_all_combinations() {
     let points = incast().points::<Still>().unwrap();
-    let places: Vec<_> = points
-        .iter()
-        .map(|point| (point.config.app.servers, &*point.config.app.api, &*point.config.cpu.clock))
-        .collect();
-    let wanted = [1, 8, 16].map(|n| [(n, "pthread", "4GHz"), (n, "epoll", "2GHz")]);
+    let configs: Vec<Config> = points.iter().map(config_of).collect();
+    let place =
+        |config: &Config| (config.app.servers, config.app.api.clone(), config.cpu.clock.clone());
+    let places: Vec<_> = configs.iter().map(place).collect();
+    let wanted = [1, 8, 16].map(|n| {
+        [(n, "pthread", "4GHz"), (n, "epoll", "2GHz")]
+            .map(|(n, api, clock)| (n, api.to_owned(), clock.to_owned()))
+    });
     assert_eq!(places, wanted.concat());
     assert_eq!(points[3].coordinates[0], Coordinate { name: "servers".into(), value: 8.into() });
     assert_eq!(points[3].coordinates[1].text(), "epoll, slow");
-    assert!(points.iter().all(|point| point.config.seed == 7));
-    assert_eq!(keys::get(&points[3].table, "app.servers"), Some(&8.into()));
+    assert!(configs.iter().all(|config| config.seed == 7));
+    assert_eq!(keys::get(&points[3].config, "app.servers"), Some(&8.into()));
 }
 
 #[test]
@@ -179,7 +188,7 @@ fn quick_variant_is_smaller() {
     let points = quick.points::<Still>().unwrap();
     assert_eq!(points.len(), 2);
     assert_eq!(
-        points[1].config,
+        config_of(&points[1]),
         Config {
             seed: 8,
             app: App { servers: 8, ..App::default() },
@@ -223,7 +232,8 @@ fn settings_fix_or_vary_keys() {
     experiment.set("seed", 4.into()).unwrap();
     let points = experiment.points::<Still>().unwrap();
     assert_eq!(points.len(), 2);
-    assert!(points.iter().all(|point| (point.config.app.servers, point.config.seed) == (3, 4)));
+    let configs = points.iter().map(config_of);
+    assert!(configs.into_iter().all(|config| (config.app.servers, config.seed) == (3, 4)));
     experiment.sweep("servers", vec![1.into(), 2.into()]).unwrap();
     experiment.sweep("seed", vec![1.into(), 2.into(), 3.into()]).unwrap_err();
     experiment.figures.clear();

@@ -27,31 +27,8 @@ impl BadConfig {
 #[error("{0}")]
 pub struct BadState(pub String);
 
-/// A world in virtual time that experiments can run.
-pub trait World: Sized {
-    /// Its name in experiments: the value of their key `world`.
-    const NAME: &'static str;
-
-    /// Names and texts of the experiments that come with it.
-    const EXPERIMENTS: &'static [(&'static str, &'static str)];
-
-    /// All that can be set. Experiments find its keys by serializing it: each field that it reads it
-    /// also writes, but for an `Option` that is `None`. Where its tables differ by a choice, the
-    /// choice is the key `kind`.
-    type Config: Clone + Default + Serialize + DeserializeOwned;
-
-    /// Checks a configuration, without the cost of a world.
-    ///
-    /// # Errors
-    /// With the key that cannot be run.
-    fn check(config: &Self::Config) -> Result<(), BadConfig>;
-
-    /// Makes a world that runs on up to `threads` threads; their number changes no result.
-    ///
-    /// # Errors
-    /// With the key that cannot be run.
-    fn new(config: &Self::Config, threads: usize) -> Result<Self, BadConfig>;
-
+/// A simulation of one point, in virtual time.
+pub trait Simulation {
     /// Captures a link from now on, in both directions: `host:3`, or `switch:2.31` with its port.
     ///
     /// # Errors
@@ -90,7 +67,7 @@ pub trait World: Sized {
     }
 
     /// Returns the results so far. Its virtual time is that of the last event, which does not depend
-    /// on where [`World::advance`] stopped.
+    /// on where [`Simulation::advance`] stopped.
     fn outcome(&self) -> Outcome;
 
     /// Returns its state, captured packets included, from which [`World::restore`] goes on; `None`: it
@@ -98,8 +75,34 @@ pub trait World: Sized {
     fn save(&self) -> Option<Vec<u8>> {
         None
     }
+}
 
-    /// Makes a world that goes on from a state that [`World::save`] returned for the same
+/// A world in virtual time that experiments can run.
+pub trait World: Simulation + Sized + 'static {
+    /// Its name in experiments: the value of their key `world`.
+    const NAME: &'static str;
+
+    /// Names and texts of the experiments that come with it.
+    const EXPERIMENTS: &'static [(&'static str, &'static str)];
+
+    /// All that can be set. Experiments find its keys by serializing it: each field that it reads it
+    /// also writes, but for an `Option` that is `None`. Where its tables differ by a choice, the
+    /// choice is the key `kind`.
+    type Config: Clone + Default + Serialize + DeserializeOwned;
+
+    /// Checks a configuration, without the cost of a world.
+    ///
+    /// # Errors
+    /// With the key that cannot be run.
+    fn check(config: &Self::Config) -> Result<(), BadConfig>;
+
+    /// Makes a world that runs on up to `threads` threads; their number changes no result.
+    ///
+    /// # Errors
+    /// With the key that cannot be run.
+    fn new(config: &Self::Config, threads: usize) -> Result<Self, BadConfig>;
+
+    /// Makes a world that goes on from a state that [`Simulation::save`] returned for the same
     /// configuration: on any number of threads, with the results of a run that was not interrupted.
     ///
     /// # Errors

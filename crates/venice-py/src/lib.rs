@@ -14,6 +14,7 @@ mod handle;
 mod memory;
 mod paged;
 mod rack;
+mod sim;
 mod transfer;
 
 use pyo3::prelude::*;
@@ -36,6 +37,8 @@ mod _venice {
     use super::paged::{Paged, Region};
     #[pymodule_export]
     use super::rack::{Options, Rack, connect};
+    #[pymodule_export]
+    use super::sim::{Experiment, sim_list, sim_values};
     #[pymodule_export]
     use super::transfer::Claimed;
     use super::*;

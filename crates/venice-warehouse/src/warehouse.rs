@@ -7,7 +7,7 @@ mod tests;
 use std::sync::Arc;
 
 use venice_experiment::outcome::{CauseRow, Outcome};
-use venice_experiment::{BadConfig, BadState, World};
+use venice_experiment::{BadConfig, BadState, Simulation, World};
 use venice_simkernel::engine::Engine;
 use venice_simkernel::pcapng;
 use venice_simkernel::random::Stream;
@@ -133,6 +133,30 @@ impl World for Warehouse {
         Self::build(config, threads)
     }
 
+    fn restore(config: &Config, threads: usize, state: &[u8]) -> Result<Self, BadState> {
+        let bad = |error: &dyn std::fmt::Display| BadState(error.to_string());
+        let (link, mut engine): (String, Engine<WarehousePart>) =
+            rmp_serde::from_slice(state).map_err(|error| bad(&error))?;
+        let (topology, wanted) = Self::plan(config, threads).map_err(|error| bad(&error))?;
+        let saved = topology.partition(engine.parts().count().min(usize::from(u16::MAX)) as u16);
+        let (_, nodes) = places(&topology, &saved);
+        let is_whole = engine.part_of() == saved.part_of
+            && engine.parts().map(WarehousePart::nodes).eq(nodes)
+            && engine.parts().all(|part| part.measures(config.heatmap.0 > 0));
+        if !is_whole {
+            return Err(BadState("hosts and switches are not those of the configuration".into()));
+        }
+        let shared = Arc::new(Shared::new(config, topology, &wanted));
+        if saved == wanted {
+            engine.parts_mut().for_each(|part| part.attach(shared.clone()));
+        } else {
+            engine = Self::divide(engine, &shared, &saved, wanted);
+        }
+        Ok(Self { config: config.clone(), shared, link, engine })
+    }
+}
+
+impl Simulation for Warehouse {
     fn capture(&mut self, link: &str) -> Result<(), BadConfig> {
         let bad = |why: &str| BadConfig::new("link", why.to_owned());
         let end: LinkEnd = link.parse().map_err(|error: BadLink| bad(&error.to_string()))?;
@@ -182,28 +206,6 @@ impl World for Warehouse {
 
     fn save(&self) -> Option<Vec<u8>> {
         Some(rmp_serde::to_vec_named(&(&self.link, &self.engine)).expect("all of it is data"))
-    }
-
-    fn restore(config: &Config, threads: usize, state: &[u8]) -> Result<Self, BadState> {
-        let bad = |error: &dyn std::fmt::Display| BadState(error.to_string());
-        let (link, mut engine): (String, Engine<WarehousePart>) =
-            rmp_serde::from_slice(state).map_err(|error| bad(&error))?;
-        let (topology, wanted) = Self::plan(config, threads).map_err(|error| bad(&error))?;
-        let saved = topology.partition(engine.parts().count().min(usize::from(u16::MAX)) as u16);
-        let (_, nodes) = places(&topology, &saved);
-        let is_whole = engine.part_of() == saved.part_of
-            && engine.parts().map(WarehousePart::nodes).eq(nodes)
-            && engine.parts().all(|part| part.measures(config.heatmap.0 > 0));
-        if !is_whole {
-            return Err(BadState("hosts and switches are not those of the configuration".into()));
-        }
-        let shared = Arc::new(Shared::new(config, topology, &wanted));
-        if saved == wanted {
-            engine.parts_mut().for_each(|part| part.attach(shared.clone()));
-        } else {
-            engine = Self::divide(engine, &shared, &saved, wanted);
-        }
-        Ok(Self { config: config.clone(), shared, link, engine })
     }
 
     fn outcome(&self) -> Outcome {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use venice_experiment::World;
+use venice_experiment::{Simulation, World};
 use venice_measure::resident;
 use venice_sim::network::Datagram;
 use venice_sim::rack::{self, Options, Tap};

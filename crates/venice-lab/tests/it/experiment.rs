@@ -10,12 +10,10 @@ use std::path::Path;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use venice_experiment::outcome::Outcome;
-use venice_experiment::{Results, State, Verdict};
-use venice_lab::sim::experiment::{Catalogue, Layers, REPORT, RunArgs, run_experiment};
+use venice_experiment::{Catalogue, Results, State, Verdict, WorldKind};
+use venice_lab::sim::experiment::{Layers, REPORT, RunArgs, run_experiment};
 
 use queue::Queue;
-
-const CATALOGUE: &Catalogue = &[("queue", QUEUE)];
 
 const QUEUE: &str = r#"
 name = "queue"
@@ -71,6 +69,10 @@ claim = "The tail is <shorter> than the mean."
 holds = "max(time.p99{server=fast} / time.mean{server=fast}) < 1"
 "#;
 
+fn catalogue() -> Catalogue {
+    Catalogue::new([("queue", QUEUE)])
+}
+
 fn args(out: &Path, words: &[&str]) -> RunArgs {
     let mut args = RunArgs {
         layers: Layers { experiment: "queue".into(), quick: true, ..Layers::default() },
@@ -97,8 +99,9 @@ fn args(out: &Path, words: &[&str]) -> RunArgs {
 
 fn try_run(out: &Path, words: &[&str], stop: &dyn Fn() -> bool) -> anyhow::Result<Results> {
     let args = args(out, words);
-    let (experiment, filter) = args.layers.read(CATALOGUE)?;
-    run_experiment::<Queue>(&args, &experiment, &filter, stop).map(|(_, results)| results)
+    let (experiment, filter) = args.layers.read(&catalogue())?;
+    run_experiment(&args, &WorldKind::of::<Queue>(), &experiment, &filter, stop)
+        .map(|(_, results)| results)
 }
 
 fn run(out: &Path, words: &[&str]) -> Results {

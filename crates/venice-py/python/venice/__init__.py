@@ -10,7 +10,7 @@ See docs/reference/api.md. Handles are void in a child of `fork`; use the "spawn
 `multiprocessing`.
 """
 
-from . import accel
+from . import accel, sim
 from ._venice import __version__
 from .cache import CacheStats, ObjectCache
 from .channel import (
@@ -91,4 +91,5 @@ __all__ = [
     "listen",
     "new_key",
     "parse_size",
+    "sim",
 ]

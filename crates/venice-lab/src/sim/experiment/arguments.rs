@@ -7,10 +7,10 @@ use anyhow::Result;
 use clap::Args;
 use toml::Value;
 use venice_cli::failure;
-use venice_experiment::{Experiment, Filter, keys, nearest};
+use venice_experiment::{Catalogue, Experiment, ExperimentError, Filter, keys};
 use venice_simkernel::units::Nanos;
 
-use super::{Catalogue, usage};
+use super::usage;
 
 /// Greatest seed: TOML's integers have a sign.
 const MOST_SEED: u64 = i64::MAX as u64;
@@ -175,40 +175,19 @@ impl RunArgs {
 
 /// Returns the experiment of a name, or that of a file.
 fn find(name: &str, catalogue: &Catalogue) -> Result<Experiment> {
-    if let Some(experiment) = shipped(name, catalogue)? {
-        return Ok(experiment);
-    }
     let path = Path::new(name);
-    if !name.ends_with(".toml") && !name.contains('/') && !path.exists() {
-        return Err(unknown(name, catalogue));
+    let is_file = name.ends_with(".toml") || name.contains('/') || path.exists();
+    if catalogue.names().any(|known| known == name) || !is_file {
+        return catalogue.get(name).map_err(|error| match error {
+            ExperimentError::Unknown { nearest: None, .. } => failure::usage(format!(
+                "{error}: see venice sim list, or name a file that ends with .toml"
+            )),
+            error => usage(error),
+        });
     }
     let text = std::fs::read_to_string(path)
         .map_err(|error| failure::usage(format!("cannot read {name}: {error}")))?;
-    let in_file = |error| failure::usage(format!("{name}: {error}"));
-    let part = Experiment::part_from_toml(&text).map_err(in_file)?;
-    let Some(base) = part.base.clone() else {
-        return Experiment::from_toml(&text).map_err(in_file);
-    };
-    let below = shipped(&base, catalogue)?;
-    let mut experiment =
-        below.ok_or_else(|| unknown(&base, catalogue).context(format!("{name}: base")))?;
-    experiment.lay(part).map_err(in_file)?;
-    Ok(experiment)
-}
-
-/// Returns the experiment of that name that comes with Venice.
-pub(super) fn shipped(name: &str, catalogue: &Catalogue) -> Result<Option<Experiment>> {
-    let text = catalogue.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
-    text.map(Experiment::from_toml).transpose().map_err(usage)
-}
-
-fn unknown(name: &str, catalogue: &Catalogue) -> anyhow::Error {
-    let near = nearest(name, catalogue.iter().map(|(known, _)| *known));
-    let hint = match near.first() {
-        Some(first) => format!("did you mean {first}?"),
-        None => "see venice sim list, or name a file that ends with .toml".to_owned(),
-    };
-    failure::usage(format!("no experiment '{name}': {hint}"))
+    catalogue.read(&text).map_err(|error| failure::usage(format!("{name}: {error}")))
 }
 
 /// Splits `KEY=VALUE`; returns the whole text too.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use venice_cli::failure;
 use venice_cli::terminal;
 use venice_experiment::checkpoint::{self, BadCheckpoint, Head};
-use venice_experiment::{BadState, Point, World};
+use venice_experiment::{BadState, Point, Simulation, WorldKind};
 
 use super::folder::Folder;
 use super::usage;
@@ -20,6 +20,8 @@ pub(super) struct Checkpoints<'a> {
     folder: &'a Folder,
     /// The point's number, from 1.
     number: usize,
+    kind: &'a WorldKind,
+    point: &'a Point,
     head: Head,
     every: Duration,
     began: Instant,
@@ -28,35 +30,36 @@ pub(super) struct Checkpoints<'a> {
 
 impl<'a> Checkpoints<'a> {
     /// Prepares the checkpoints of a point; an `every` of zero makes none.
-    pub(super) fn new<W: World>(
+    pub(super) fn new(
         folder: &'a Folder,
         number: usize,
-        point: &Point<W::Config>,
+        kind: &'a WorldKind,
+        point: &'a Point,
         link: Option<&str>,
         every: Duration,
     ) -> Self {
         let head = Head {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            world: W::NAME.to_owned(),
+            world: kind.name.to_owned(),
             link: link.unwrap_or_default().to_owned(),
             wall_s: 0.0,
-            config: point.table.clone(),
+            config: point.config.clone(),
         };
         let now = Instant::now();
-        Self { folder, number, head, every, began: now, last: now }
+        Self { folder, number, kind, point, head, every, began: now, last: now }
     }
 
-    /// Makes the world of the point: from its checkpoint if there is one, else from the start.
+    /// Makes the simulation of the point: from its checkpoint if there is one, else from the start.
     ///
     /// # Errors
     /// If the checkpoint cannot be used, or the configuration cannot be run.
-    pub(super) fn world<W: World>(&mut self, config: &W::Config, threads: usize) -> Result<W> {
+    pub(super) fn simulation(&mut self, threads: usize) -> Result<Box<dyn Simulation>> {
         let Some((path, file)) = self.folder.read_checkpoint(self.number)? else {
-            let mut world = W::new(config, threads).map_err(|error| usage(error.into()))?;
+            let mut simulation = self.kind.start(self.point, threads).map_err(usage)?;
             if !self.head.link.is_empty() {
-                world.capture(&self.head.link).map_err(|error| usage(error.into()))?;
+                simulation.capture(&self.head.link).map_err(|error| usage(error.into()))?;
             }
-            return Ok(world);
+            return Ok(simulation);
         };
         let refused = |error: BadCheckpoint| {
             let or = match error {
@@ -71,10 +74,16 @@ impl<'a> Checkpoints<'a> {
         };
         let (head, state) = checkpoint::decode(&file).map_err(refused)?;
         head.check(&self.head).map_err(refused)?;
-        let world = W::restore(config, threads, state)
-            .map_err(|BadState(why)| refused(BadCheckpoint::Content(why)))?;
+        let simulation = self.kind.restore(self.point, threads, state);
+        let simulation =
+            simulation.map_err(|BadState(why)| refused(BadCheckpoint::Content(why)))?;
         self.head.wall_s = head.wall_s;
-        Ok(world)
+        Ok(simulation)
+    }
+
+    /// True if the simulation captures a link.
+    pub(super) fn captures(&self) -> bool {
+        !self.head.link.is_empty()
     }
 
     /// Returns the seconds that the point has taken so far, before an interrupt too.
@@ -83,18 +92,18 @@ impl<'a> Checkpoints<'a> {
     }
 
     /// Writes a checkpoint if it is time. A folder that is full costs the checkpoint, not the run.
-    pub(super) fn keep<W: World>(&mut self, world: &W) {
+    pub(super) fn keep(&mut self, simulation: &dyn Simulation) {
         if self.last.elapsed() >= self.every {
-            self.write(world);
+            self.write(simulation);
         }
     }
 
     /// Writes a checkpoint; returns its file.
-    pub(super) fn write<W: World>(&mut self, world: &W) -> Option<PathBuf> {
+    pub(super) fn write(&mut self, simulation: &dyn Simulation) -> Option<PathBuf> {
         if self.every.is_zero() {
             return None;
         }
-        let state = world.save()?;
+        let state = simulation.save()?;
         let head = Head { wall_s: self.took_s(), ..self.head.clone() };
         let written = self.folder.write_checkpoint(self.number, &checkpoint::encode(&head, &state));
         self.last = Instant::now();

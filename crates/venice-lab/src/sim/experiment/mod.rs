@@ -16,17 +16,16 @@ mod queues;
 mod run;
 mod show;
 mod table;
-mod worlds;
 
 use venice_cli::failure::{self, EXIT_FAILURE};
 use venice_cli::terminal;
 use venice_experiment::ExperimentError;
 use venice_measure::interrupt;
+use venice_worlds::world_of;
 
 pub use arguments::{CompareArgs, Layers, ListArgs, ReportArgs, RunArgs, ShowArgs};
 pub use folder::REPORT;
-pub use run::{RunPoint, run_experiment, run_point};
-pub use worlds::Catalogue;
+pub use run::run_experiment;
 
 /// Examples of `venice sim list`.
 pub const HELP_LIST: &str = "\
@@ -77,22 +76,23 @@ Writes the page anew from results.json: one file without references to others.";
 
 /// Runs `venice sim list` on the experiments that come with Venice.
 pub fn list(args: &ListArgs) -> anyhow::Result<i32> {
-    show::list(args, &worlds::catalogue())
+    show::list(args, &venice_worlds::catalogue())
 }
 
 /// Runs `venice sim show`.
 pub fn show(args: &ShowArgs) -> anyhow::Result<i32> {
-    let (experiment, filter) = args.layers.read(&worlds::catalogue())?;
-    (worlds::of(&experiment)?.show)(args, &experiment, &filter)
+    let (experiment, filter) = args.layers.read(&venice_worlds::catalogue())?;
+    show::show(args, world_of(&experiment).map_err(usage)?, &experiment, &filter)
 }
 
 /// Runs `venice sim run`.
 pub fn run(args: &RunArgs) -> anyhow::Result<i32> {
     crate::sim::huge_pages::use_for_heap();
     interrupt::catch_signals()?;
-    let (experiment, filter) = args.layers.read(&worlds::catalogue())?;
-    let run = worlds::of(&experiment)?.run;
-    let (folder, results) = run(args, &experiment, &filter, &|| interrupt::check().is_err())?;
+    let (experiment, filter) = args.layers.read(&venice_worlds::catalogue())?;
+    let world = world_of(&experiment).map_err(usage)?;
+    let stop = || interrupt::check().is_err();
+    let (folder, results) = run_experiment(args, world, &experiment, &filter, &stop)?;
     match args.json {
         true => terminal::say_json(&results)?,
         false => terminal::say(table::summary(&experiment, &results))?,

@@ -2,14 +2,14 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use venice_cli::terminal;
-use venice_experiment::outcome::Outcome;
+use venice_experiment::run::run_point;
 use venice_experiment::{
-    Experiment, Filter, Host, Point, PointResult, Results, State, World, keys,
+    Experiment, Filter, Host, PointResult, Results, Simulation, State, WorldKind,
 };
 use venice_measure::machine::Machine;
 
@@ -17,80 +17,31 @@ use super::checkpoints::{self, Checkpoints};
 use super::folder::Folder;
 use super::{RunArgs, numbers, usage};
 
-/// First step of virtual time: a microsecond.
-const FIRST_STEP_PS: u64 = 1_000_000;
-/// A step takes about this long, so that progress and Ctrl-C are prompt.
-const STEP: Duration = Duration::from_millis(50);
-
-/// A point that was run.
-#[derive(Debug)]
-pub struct RunPoint {
-    /// Its state at the end.
-    pub state: State,
-    /// Its results.
-    pub outcome: Outcome,
-    /// The packets of the captured link as a pcapng file, and their number.
-    pub captured: Option<(Vec<u8>, usize)>,
-}
-
-/// Runs a world to its end, or until `observe` breaks; `captures` says that it captures a link.
-pub fn run_point<W: World>(
-    mut world: W,
-    captures: bool,
-    observe: &mut dyn FnMut(&W) -> ControlFlow<()>,
-) -> RunPoint {
-    let end = |world: W, state| RunPoint {
-        state,
-        outcome: world.outcome(),
-        captured: captures.then(|| world.captured()),
-    };
-    let mut step = FIRST_STEP_PS;
-    while !world.is_over() {
-        let start = Instant::now();
-        world.advance(world.now().saturating_add(step));
-        step = match start.elapsed() {
-            took if took < STEP / 2 => step.saturating_mul(2),
-            took if took > STEP * 2 => (step / 2).max(1),
-            _ => step,
-        };
-        if observe(&world).is_break() && !world.is_over() {
-            return end(world, State::Interrupted);
-        }
-    }
-    end(world, State::Done)
-}
-
 /// Runs the points of an experiment that `filter` takes, until `stop` is true; returns its folder and
 /// its results, which are in that folder too.
 ///
 /// # Errors
 /// Usage errors name what is wrong before anything runs.
-pub fn run_experiment<W: World>(
+pub fn run_experiment(
     args: &RunArgs,
+    kind: &WorldKind,
     experiment: &Experiment,
     filter: &Filter,
     stop: &dyn Fn() -> bool,
 ) -> Result<(PathBuf, Results)> {
-    let points = experiment.points::<W>().map_err(usage)?;
-    let config = experiment.whole_config::<W>().map_err(usage)?;
+    let points = kind.points(experiment).map_err(usage)?;
+    let config = kind.whole_config(experiment).map_err(usage)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.unwrap_or(cores);
     let mut results = Results {
-        format: Results::FORMAT,
-        name: experiment.name.clone(),
-        experiment: experiment.to_toml(),
         quick: args.layers.quick,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        seed: keys::get(&config, "seed").and_then(toml::Value::as_integer).unwrap_or(0) as u64,
         command: args.command(),
         host: Host { machine: Machine::describe().line(), threads },
         started_unix_s: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .context("the clock is before 1970")?
             .as_secs(),
-        config,
-        points: points.iter().map(not_run).collect(),
-        ..Results::default()
+        ..Results::not_run(experiment, config, &points)
     };
     let (folder, before) = Folder::open(args.folder(experiment), &results, args.resume)?;
     results.points.iter_mut().for_each(|point| keep_done(point, before.as_ref()));
@@ -112,7 +63,15 @@ pub fn run_experiment<W: World>(
             break;
         }
         let result = &mut results.points[at];
-        run_in_folder::<W>(args, &folder, (at + 1, &points[at]), threads, result, stop, &progress)?;
+        let mut checkpoints = Checkpoints::new(
+            &folder,
+            at + 1,
+            kind,
+            &points[at],
+            args.capture.as_deref(),
+            args.checkpoint.unwrap_or(checkpoints::EVERY),
+        );
+        run_in_folder(&folder, at + 1, &mut checkpoints, threads, result, stop, &progress)?;
         let state = result.state;
         progress.finish(result);
         results.interrupted = state == State::Interrupted;
@@ -129,26 +88,24 @@ pub fn run_experiment<W: World>(
 }
 
 /// Runs one point, from its checkpoint if it has one, and writes checkpoints and its captured packets.
-fn run_in_folder<W: World>(
-    args: &RunArgs,
+fn run_in_folder(
     folder: &Folder,
-    (number, point): (usize, &Point<W::Config>),
+    number: usize,
+    checkpoints: &mut Checkpoints<'_>,
     threads: usize,
     result: &mut PointResult,
     stop: &dyn Fn() -> bool,
     progress: &Progress,
 ) -> Result<()> {
-    let (name, link) = (result.place(), args.capture.as_deref());
-    let every = args.checkpoint.unwrap_or(checkpoints::EVERY);
-    let mut checkpoints = Checkpoints::new::<W>(folder, number, point, link, every);
-    let world: W = checkpoints.world(&point.config, threads)?;
-    let ran = run_point(world, link.is_some(), &mut |world| {
-        progress.observe(&name, checkpoints.took_s(), world);
+    let name = result.place();
+    let simulation = checkpoints.simulation(threads)?;
+    let ran = run_point(simulation, checkpoints.captures(), &mut |simulation| {
+        progress.observe(&name, checkpoints.took_s(), simulation);
         if !stop() {
-            checkpoints.keep(world);
+            checkpoints.keep(simulation);
             return ControlFlow::Continue(());
         }
-        if let Some(path) = checkpoints.write(world) {
+        if let Some(path) = checkpoints.write(simulation) {
             terminal::remark(format!("checkpoint: {}", path.display()));
         }
         ControlFlow::Break(())
@@ -160,11 +117,6 @@ fn run_in_folder<W: World>(
     (result.state, result.wall_s) = (ran.state, checkpoints.took_s());
     result.outcome = Some(ran.outcome);
     Ok(())
-}
-
-fn not_run<C>(point: &Point<C>) -> PointResult {
-    let coordinates = point.coordinates.clone();
-    PointResult { coordinates, state: State::NotRun, wall_s: 0.0, outcome: None }
 }
 
 /// Takes the result of a point that an earlier run brought to its end.
@@ -190,16 +142,16 @@ impl Progress {
         Self { bar, count, finished: 0, finished_s: 0.0 }
     }
 
-    fn observe<W: World>(&self, name: &str, took_s: f64, world: &W) {
-        let end = world.expected_end().filter(|end| *end > 0);
-        let share = end.map(|end| (world.now() as f64 / end as f64).min(1.0));
+    fn observe(&self, name: &str, took_s: f64, simulation: &dyn Simulation) {
+        let end = simulation.expected_end().filter(|end| *end > 0);
+        let share = end.map(|end| (simulation.now() as f64 / end as f64).min(1.0));
         let left = match self.seconds_left(took_s, share) {
             Some(left) => format!(", {} left", terminal::seconds(left)),
             None => String::new(),
         };
         let of = end.map(|end| format!(" of {}", numbers::time(end))).unwrap_or_default();
-        let now = numbers::time(world.now());
-        let rate = numbers::rate(world.events() as f64 / took_s.max(1e-9));
+        let now = numbers::time(simulation.now());
+        let rate = numbers::rate(simulation.events() as f64 / took_s.max(1e-9));
         self.bar.set_message(format!("{name} {now}{of}, {rate}{left}"));
     }
 

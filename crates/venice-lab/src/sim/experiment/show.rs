@@ -4,9 +4,9 @@ use anyhow::Result;
 use serde::Serialize;
 use toml::Table;
 use venice_cli::terminal::{self, Align};
-use venice_experiment::{Experiment, Filter, Finding, Point, Sweep, World, keys};
+use venice_experiment::{Catalogue, Experiment, Filter, Finding, Point, Sweep, WorldKind, keys};
 
-use super::{Catalogue, ListArgs, ShowArgs, arguments, usage};
+use super::{ListArgs, ShowArgs, usage};
 
 /// A row of the list.
 #[derive(Serialize)]
@@ -24,8 +24,8 @@ struct Row {
 /// Lists the experiments that come with Venice.
 pub(super) fn list(args: &ListArgs, catalogue: &Catalogue) -> Result<i32> {
     let mut rows = Vec::new();
-    for (name, _) in catalogue {
-        let Some(experiment) = arguments::shipped(name, catalogue)? else { continue };
+    for name in catalogue.names() {
+        let experiment = catalogue.get(name).map_err(usage)?;
         let mut quick = experiment.clone();
         quick.make_quick().map_err(usage)?;
         let count = |sweeps: &[Sweep]| sweeps.iter().map(Sweep::len).product();
@@ -73,13 +73,14 @@ struct Shown<'a> {
 }
 
 /// Shows an experiment.
-pub(super) fn show<W: World>(
+pub(super) fn show(
     args: &ShowArgs,
+    kind: &WorldKind,
     experiment: &Experiment,
     filter: &Filter,
 ) -> Result<i32> {
-    let config = experiment.whole_config::<W>().map_err(usage)?;
-    let mut points = experiment.points::<W>().map_err(usage)?;
+    let config = kind.whole_config(experiment).map_err(usage)?;
+    let mut points = kind.points(experiment).map_err(usage)?;
     points.retain(|point| filter.takes(&point.coordinates));
     if args.toml {
         terminal::say(experiment.to_toml().trim_end())?;
@@ -92,7 +93,7 @@ pub(super) fn show<W: World>(
     Ok(0)
 }
 
-fn place<C>(point: &Point<C>) -> String {
+fn place(point: &Point) -> String {
     let one = |place: &venice_experiment::Coordinate| format!("{}={}", place.name, place.text());
     point.coordinates.iter().map(one).collect::<Vec<_>>().join(" ")
 }

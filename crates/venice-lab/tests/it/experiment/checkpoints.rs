@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use venice_experiment::{Results, State};
+use venice_experiment::{Catalogue, Results, State, WorldKind};
 use venice_lab::sim::experiment::{Layers, RunArgs, run_experiment};
 use venice_warehouse::warehouse::Warehouse;
 
@@ -46,8 +46,9 @@ fn run(args: &RunArgs, stops: u32) -> anyhow::Result<Results> {
         asked.set(asked.get() + 1);
         asked.get() >= stops
     };
-    let (experiment, filter) = args.layers.read(&[])?;
-    run_experiment::<Warehouse>(args, &experiment, &filter, &stop).map(|(_, results)| results)
+    let (experiment, filter) = args.layers.read(&Catalogue::default())?;
+    run_experiment(args, &WorldKind::of::<Warehouse>(), &experiment, &filter, &stop)
+        .map(|(_, results)| results)
 }
 
 #[test]

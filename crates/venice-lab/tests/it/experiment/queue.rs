@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use venice_experiment::outcome::{NamedHistogram, Outcome, Series};
-use venice_experiment::{BadConfig, World};
+use venice_experiment::{BadConfig, Simulation, World};
 use venice_simkernel::engine::{Engine, Node, Outbox, Part};
 use venice_simkernel::random::Stream;
 
@@ -138,7 +138,9 @@ impl World for Queue {
         let engine = Engine::new(vec![server], vec![0], 0, [(0, 0, Event::Arrival)]);
         Ok(Self { engine, customers: config.customers })
     }
+}
 
+impl Simulation for Queue {
     fn advance(&mut self, until_ps: u64) {
         self.engine.run_until(until_ps);
     }
