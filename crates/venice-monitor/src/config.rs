@@ -171,6 +171,12 @@ fn relay_path(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
     Some(topology.path(from, to).map(|position| position.0).collect())
 }
 
+/// Returns the positions that a position of a network of relays is linked to.
+fn relay_neighbours(topology: &str, position: u32) -> Vec<u32> {
+    let Ok(topology) = topology.parse::<Topology>() else { return Vec::new() };
+    topology.neighbours(Position(position)).map(|(_, neighbour)| neighbour.0).collect()
+}
+
 /// Returns the bandwidth of an emulated link, in bits per second.
 fn link_bps(link: &str) -> Option<u64> {
     let model: LinkModel = link.parse().ok()?;
@@ -189,6 +195,7 @@ impl MonitorConfig {
             preempt_notice_ns: nanoseconds(Duration::from_secs_f64(self.preempt_notice_s)),
             is_plain: self.plain,
             way: relay_path,
+            neighbours: relay_neighbours,
             link_bps,
             placement: self.placement,
             forecast: self.forecast_settings(),

@@ -90,6 +90,9 @@ pub struct MonitorSettings {
     /// Returns the path between two positions of a network of relays, given its shape and size: the
     /// positions passed, without the first, with the last. `None` where there is none.
     pub way: fn(topology: &str, from: u32, to: u32) -> Option<Vec<u32>>,
+    /// Returns the positions that a position of a network of relays is linked to, given its shape and
+    /// size.
+    pub neighbours: fn(topology: &str, position: u32) -> Vec<u32>,
     /// Returns the bits a second of an emulated link, given its text; `None`: unlimited.
     pub link_bps: fn(link: &str) -> Option<u64>,
     /// The placement policy of requests that name none.
