@@ -171,6 +171,16 @@ fn relay_path(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
     Some(topology.path(from, to).map(|position| position.0).collect())
 }
 
+/// Returns the lengths of the paths from a position of a network of relays.
+fn relay_distance(topology: &str, from: u32) -> Box<dyn Fn(u32) -> Option<u32>> {
+    let topology = topology.parse::<Topology>().ok();
+    let topology = topology.filter(|topology| from < topology.switches());
+    Box::new(move |to| {
+        let topology = topology.filter(|topology| to < topology.switches())?;
+        Some(topology.hops(Position(from), Position(to)))
+    })
+}
+
 /// Returns the positions that a position of a network of relays is linked to.
 fn relay_neighbours(topology: &str, position: u32) -> Vec<u32> {
     let Ok(topology) = topology.parse::<Topology>() else { return Vec::new() };
@@ -195,6 +205,7 @@ impl MonitorConfig {
             preempt_notice_ns: nanoseconds(Duration::from_secs_f64(self.preempt_notice_s)),
             is_plain: self.plain,
             way: relay_path,
+            distance: relay_distance,
             neighbours: relay_neighbours,
             link_bps,
             placement: self.placement,

@@ -29,6 +29,7 @@ mod handshake;
 mod lending;
 mod links;
 mod listing;
+mod nearest;
 mod nodes;
 mod peers;
 mod peers_view;
@@ -90,6 +91,9 @@ pub struct MonitorSettings {
     /// Returns the path between two positions of a network of relays, given its shape and size: the
     /// positions passed, without the first, with the last. `None` where there is none.
     pub way: fn(topology: &str, from: u32, to: u32) -> Option<Vec<u32>>,
+    /// Returns the distances from a position of a network of relays, given its shape and size: the
+    /// lengths of the paths that `way` returns.
+    pub distance: fn(topology: &str, from: u32) -> Box<dyn Fn(u32) -> Option<u32>>,
     /// Returns the positions that a position of a network of relays is linked to, given its shape and
     /// size.
     pub neighbours: fn(topology: &str, position: u32) -> Vec<u32>,

@@ -245,11 +245,13 @@ impl NodeEntry {
 }
 
 /// The free room of a donor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Room {
     pub(crate) free_slabs: u32,
     /// True if it reports neither traffic nor stalls.
     pub(crate) is_unloaded: bool,
+    /// Its position in the network of relays, if it is in one.
+    pub(crate) position: Option<u32>,
 }
 
 impl Room {
@@ -257,7 +259,8 @@ impl Room {
     fn of(entry: &NodeEntry) -> Option<Self> {
         let free_slabs = entry.available_slabs();
         let is_unloaded = entry.used_bytes_per_s() == 0 && !entry.is_stalled();
-        (free_slabs > 0).then_some(Self { free_slabs, is_unloaded })
+        let position = entry.record.relay.as_ref().map(|place| place.position);
+        (free_slabs > 0).then_some(Self { free_slabs, is_unloaded, position })
     }
 }
 

@@ -21,8 +21,8 @@ impl MonitorCore {
         let sent = &self.rrt.get(node)?.sent_peers;
         if sent.revision != revision {
             let (peers, relays) = (self.near(node), self.relays_for(node));
-            let are_relays_same = Arc::ptr_eq(&relays, &sent.relays)
-                || relays.is_empty() && sent.relays.is_empty();
+            let are_relays_same =
+                Arc::ptr_eq(&relays, &sent.relays) || relays.is_empty() && sent.relays.is_empty();
             let is_same = are_relays_same && are_same(&peers, &sent.peers);
             let mut entry = self.rrt.get_mut(node)?;
             if is_same && entry.sent_peers.version != 0 {

@@ -44,6 +44,11 @@ impl MonitorCore {
 }
 
 impl<'a> Weighing<'a> {
+    /// Returns the node that distances are counted from.
+    pub(super) fn home(&self) -> Option<NodeId> {
+        self.home
+    }
+
     /// Sees the links as this node has tested them.
     pub(super) fn tested_by(self, own: Option<NodeId>) -> Weighing<'a> {
         Weighing { own, ..self }
