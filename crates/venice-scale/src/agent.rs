@@ -77,8 +77,7 @@ pub fn registration(config: &Config, node: u32) -> NodeRegistration {
         capabilities: Vec::new(),
     };
     let topology = config.fabric.topology(config.nodes);
-    let relay =
-        RelayPlace { topology: topology.with_size(), position: node, addr: name_of(node) };
+    let relay = RelayPlace { topology: topology.with_size(), position: node, addr: name_of(node) };
     NodeRegistration {
         name: name_of(node),
         instance: u64::from(node) + 1,
@@ -129,6 +128,12 @@ impl Agent {
             links: Vec::new(),
             effects: Vec::new(),
         }
+    }
+
+    /// Asks for the list of its peers again.
+    #[cfg(test)]
+    pub fn forget_peers(&mut self) {
+        self.peers_version = 0;
     }
 
     /// Returns what it has to do since the last time.

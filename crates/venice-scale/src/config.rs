@@ -157,8 +157,8 @@ impl Default for Monitor {
     }
 }
 
-/// Time of the Monitor Node's one processor. The logic's own was measured (`examples/monitor_costs.rs`,
-/// release build, machine A).
+/// Time of the Monitor Node's one processor. The logic's own was measured by the test `logic_costs`,
+/// release build, other builds running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Cost {
@@ -185,13 +185,13 @@ pub struct Cost {
 impl Default for Cost {
     fn default() -> Self {
         Self {
-            call: Picos(35 * Picos::MICRO),
-            report: Picos(3 * Picos::MICRO),
-            listed: Picos(150 * Picos::NANO),
-            request: Picos(10 * Picos::MICRO),
-            request_node: Picos(100 * Picos::NANO),
-            result: Picos(10 * Picos::MICRO),
-            look_node: Picos(20 * Picos::NANO),
+            call: Picos(33 * Picos::MICRO),
+            report: Picos(4 * Picos::MICRO),
+            listed: Picos(180 * Picos::NANO),
+            request: Picos(15 * Picos::MICRO),
+            request_node: Picos(140 * Picos::NANO),
+            result: Picos(6 * Picos::MICRO),
+            look_node: Picos(80 * Picos::NANO),
             write: Picos(50 * Picos::MICRO),
         }
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use venice_rack::caller::Owner;
 use venice_rack::monitor::{CallError, Token};
 use venice_rack::monitor_node::{Call, DonorAnswer, DonorCall, MonitorNode, Now, Output, Written};
+use venice_rack::placement::Policy;
 use venice_rack::types::{Grant, Identity, Pong};
 use venice_wire::GrantId;
 
@@ -29,6 +30,8 @@ struct Bench {
     grants: BTreeMap<u128, Vec<Grant>>,
     now_ns: u64,
     tokens: u64,
+    /// True if requests ask for `spread`.
+    spreads: bool,
     /// Time in the logic.
     spent: Duration,
 }
@@ -49,6 +52,7 @@ impl Bench {
             grants: BTreeMap::new(),
             now_ns: 1_000_000_000,
             tokens: 0,
+            spreads: false,
             spent: Duration::ZERO,
         }
     }
@@ -89,8 +93,9 @@ impl Bench {
 
     /// A program of a node asks.
     fn request(&mut self, number: u32, node: u32) {
-        let (owner, request): (Owner, _) =
+        let (owner, mut request): (Owner, _) =
             request(node, number, self.config.recipients.slabs, !self.links[0].is_empty());
+        request.placement = self.spreads.then_some(Policy::Spread);
         self.call(Call::Request(owner, request));
     }
 
@@ -179,11 +184,22 @@ fn measure(shape: Shape, nodes: u32) {
         bench.answer_all();
     }
     let report = bench.time(4 * nodes, |bench, number| bench.report(number % nodes));
+    // As after a restart of the Monitor Node under another version.
+    for agent in &mut bench.agents {
+        agent.forget_peers();
+    }
+    let lists = nodes.min(50);
+    let list = bench.time(lists, |bench, number| bench.report(number));
     let requests = nodes.min(200);
     let request = bench.time(requests, |bench, number| bench.request(number, number));
     let result = bench.time(requests, |bench, _| bench.answer_one());
     bench.answer_all();
     let release = bench.time(requests, |bench, number| bench.release(number));
+    bench.answer_all();
+    // Spread looks at the path to every donor.
+    bench.spreads = true;
+    let first = requests;
+    let spread = bench.time(requests.min(20), |bench, at| bench.request(first + at, at));
     bench.answer_all();
     let look = bench.time(8, |bench, _| bench.look());
     for node in 1..nodes {
@@ -192,15 +208,17 @@ fn measure(shape: Shape, nodes: u32) {
     let death = bench.time(6, |bench, _| bench.look());
     let after = bench.time(nodes - 1, |bench, node| bench.report(node + 1));
     println!(
-        "{shape:?} {nodes:7} {report:8.2} {request:9.1} {result:8.2} {release:8.2} {look:8.1} \
-         {death:8.1} {after:8.2}"
+        "{shape:?} {nodes:7} {report:8.2} {list:8.1} {request:9.1} {spread:9.1} {result:8.2} \
+         {release:8.2} {look:8.1} {death:8.1} {after:8.2}"
     );
 }
 
 #[test]
 #[ignore = "prints times, for the defaults"]
 fn logic_costs() {
-    println!("us each   nodes   report   request   result  release     look    death    after");
+    println!(
+        "us each   nodes   report     list   request    spread   result  release     look    death    after"
+    );
     for shape in [Shape::Mesh, Shape::Router] {
         for nodes in [10, 100, 1000, 3000, 10_000] {
             measure(shape, nodes);

@@ -1,8 +1,8 @@
 //! Messages of the control plane.
 
 use venice_rack::agent_member::ReportCall;
-use venice_rack::monitor_node::{Call, DonorAnswer, DonorCall, Reply};
 use venice_rack::monitor::CallError;
+use venice_rack::monitor_node::{Call, DonorAnswer, DonorCall, Reply};
 use venice_rack::types::{HeartbeatAck, HeartbeatReport, LeaseState, RackError, Registered};
 use venice_wire::{GrantId, GrantKey};
 

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 use hdrhistogram::Histogram;
 use venice_fabric::{Position, Topology};
 use venice_rack::agent_member::ReportCall;
-use venice_rack::monitor::{CallError, Event, KeySource, MonitorCore, MonitorSettings, Record, Token};
+use venice_rack::monitor::{
+    CallError, Event, KeySource, MonitorCore, MonitorSettings, Record, Token,
+};
 use venice_rack::monitor_node::{
     Call, DonorAnswer, DonorCall, MonitorNode, Now, Output, Reply, Written,
 };
@@ -153,6 +155,7 @@ fn settings(config: &Config) -> MonitorSettings {
         preempt_notice_ns: 60_000_000_000,
         is_plain: true,
         way,
+        distance,
         neighbours,
         link_bps: |_| None,
         placement: config.monitor.placement,
@@ -169,6 +172,12 @@ fn way(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
         return None;
     }
     Some(topology.path(from, to).map(|position| position.0).collect())
+}
+
+/// Returns the lengths of the paths from a position, as the daemon does.
+fn distance(topology: &str, from: u32) -> Box<dyn Fn(u32) -> Option<u32>> {
+    let topology = topology.parse::<Topology>().ok();
+    Box::new(move |to| Some(topology?.hops(Position(from), Position(to))))
 }
 
 /// Returns the positions that a position is linked to, as the daemon does.
@@ -365,7 +374,8 @@ impl Monitor {
     }
 
     fn cost_of(&self, input: &Input) -> u64 {
-        let is_request = matches!(input, Input::Call(_, _, call) if matches!(**call, Call::Request(..)));
+        let is_request =
+            matches!(input, Input::Call(_, _, call) if matches!(**call, Call::Request(..)));
         let nodes = if is_request { self.nodes } else { 0 };
         self.cost.request.0 + self.cost.request_node.0 * nodes
     }

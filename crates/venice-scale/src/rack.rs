@@ -123,11 +123,11 @@ impl Rack {
         };
         let seed = Stream::new(config.seed);
         let is_placed = rack.fabric.neighbours(middle).next().is_some();
-        let borrowers = |nodes: u32| {
-            u64::from(nodes) * u64::from(config.recipients.share.0) / 1_000_000
-        };
+        let borrowers =
+            |nodes: u32| u64::from(nodes) * u64::from(config.recipients.share.0) / 1_000_000;
         for node in 0..config.nodes {
-            let phase = seed.split("phase", &[node.into()]).below(config.monitor.heartbeat_interval.0);
+            let phase =
+                seed.split("phase", &[node.into()]).below(config.monitor.heartbeat_interval.0);
             let stream = seed.split("recipient", &[node.into()]);
             let borrows = borrowers(node + 1) > borrowers(node);
             let recipient = borrows.then(|| {
@@ -349,7 +349,8 @@ impl Rack {
             Message::Reply(purpose, reply) => {
                 let now = self.now;
                 let node = &mut self.nodes[to as usize];
-                if let Some(recipient) = node.recipient.as_mut().filter(|_| node.died_at.is_none()) {
+                if let Some(recipient) = node.recipient.as_mut().filter(|_| node.died_at.is_none())
+                {
                     recipient.handle_reply(now, purpose, *reply);
                     self.perform_recipient(to);
                 }
@@ -357,7 +358,8 @@ impl Rack {
             Message::Renewed(number, grant, state) => {
                 let now = self.now;
                 let node = &mut self.nodes[to as usize];
-                if let Some(recipient) = node.recipient.as_mut().filter(|_| node.died_at.is_none()) {
+                if let Some(recipient) = node.recipient.as_mut().filter(|_| node.died_at.is_none())
+                {
                     recipient.handle_renewed(now, number, grant, &state);
                     self.perform_recipient(to);
                 }

@@ -87,7 +87,8 @@ impl Records {
     /// Returns the mean and the greatest distance of granted memory, in links.
     pub fn distance(&self) -> (f64, u32) {
         let all: u64 = self.slabs_by_hops.values().sum();
-        let sum: u64 = self.slabs_by_hops.iter().map(|(hops, slabs)| u64::from(*hops) * slabs).sum();
+        let sum: u64 =
+            self.slabs_by_hops.iter().map(|(hops, slabs)| u64::from(*hops) * slabs).sum();
         let most = self.slabs_by_hops.keys().next_back().copied().unwrap_or(0);
         (sum as f64 / all.max(1) as f64, most)
     }
