@@ -11,7 +11,7 @@ use std::time::Duration;
 use venice_control::identity::Lifetimes;
 use venice_control::{ForecastSettings, Policy, WaitingBounds, Windows};
 use venice_fabric::{LinkModel, Position, Topology};
-use venice_rack::monitor::MonitorSettings;
+use venice_rack::monitor::{Distances, MonitorSettings};
 use venice_store::StoreLocation;
 
 /// Address of a rack of one machine.
@@ -172,7 +172,7 @@ fn relay_path(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
 }
 
 /// Returns the lengths of the paths from a position of a network of relays.
-fn relay_distance(topology: &str, from: u32) -> Box<dyn Fn(u32) -> Option<u32>> {
+fn relay_distance(topology: &str, from: u32) -> Distances {
     let topology = topology.parse::<Topology>().ok();
     let topology = topology.filter(|topology| from < topology.switches());
     Box::new(move |to| {

@@ -72,6 +72,9 @@ use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret, SealKey};
 /// in one action.
 pub const CHANGES_AT_ONCE: usize = 512;
 
+/// Distances from a position to others, in hops; `None` where there is no such position.
+pub type Distances = Box<dyn Fn(u32) -> Option<u32>>;
+
 /// Settings of a Monitor Node.
 #[derive(Debug, Clone, Copy)]
 pub struct MonitorSettings {
@@ -93,7 +96,7 @@ pub struct MonitorSettings {
     pub way: fn(topology: &str, from: u32, to: u32) -> Option<Vec<u32>>,
     /// Returns the distances from a position of a network of relays, given its shape and size: the
     /// lengths of the paths that `way` returns.
-    pub distance: fn(topology: &str, from: u32) -> Box<dyn Fn(u32) -> Option<u32>>,
+    pub distance: fn(topology: &str, from: u32) -> Distances,
     /// Returns the positions that a position of a network of relays is linked to, given its shape and
     /// size.
     pub neighbours: fn(topology: &str, position: u32) -> Vec<u32>,

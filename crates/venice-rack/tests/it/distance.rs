@@ -1,7 +1,7 @@
 //! Nodes that relay for each other: near donors are taken first, and the tables show distances.
 
 use crate::common::{self, CountingKeys, owner, placement_of, settings};
-use venice_rack::monitor::{Action, MonitorCore, MonitorSettings, Token};
+use venice_rack::monitor::{Action, Distances, MonitorCore, MonitorSettings, Token};
 use venice_rack::placement::Policy;
 use venice_rack::quota::{Limits, QuotaFor, QuotaRecord};
 use venice_rack::types::{
@@ -22,7 +22,7 @@ fn along_a_row(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
 }
 
 /// Returns the distances in a row of nodes.
-fn in_a_row(_: &str, from: u32) -> Box<dyn Fn(u32) -> Option<u32>> {
+fn in_a_row(_: &str, from: u32) -> Distances {
     Box::new(move |to| Some(from.abs_diff(to)))
 }
 

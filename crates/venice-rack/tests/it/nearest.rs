@@ -3,7 +3,7 @@
 
 use crate::common::{self, CountingKeys, owner, settings};
 use proptest::prelude::*;
-use venice_rack::monitor::{Action, MonitorCore, MonitorSettings, Token};
+use venice_rack::monitor::{Action, Distances, MonitorCore, MonitorSettings, Token};
 use venice_rack::types::*;
 use venice_wire::{NodeId, SLAB_BYTES};
 
@@ -26,7 +26,7 @@ fn way(_: &str, from: u32, to: u32) -> Option<Vec<u32>> {
     Some(path)
 }
 
-fn distance(_: &str, from: u32) -> Box<dyn Fn(u32) -> Option<u32>> {
+fn distance(_: &str, from: u32) -> Distances {
     Box::new(move |to| Some((from % SIDE).abs_diff(to % SIDE) + (from / SIDE).abs_diff(to / SIDE)))
 }
 
