@@ -134,6 +134,9 @@ pub struct Monitor {
     pub lease: Picos,
     /// Time for one answer of a donor. `venice monitor`: 2 s.
     pub donor_timeout: Picos,
+    /// Results of calls to donors that are handled before their changes are written. `venice monitor`:
+    /// 64.
+    pub results_at_once: u32,
     /// Order of donors. `venice monitor`: nearest.
     pub placement: Policy,
     /// Time of its processor.
@@ -150,6 +153,7 @@ impl Default for Monitor {
             missed_heartbeats: 3,
             lease: Picos(10 * Picos::SECOND),
             donor_timeout: Picos(2 * Picos::SECOND),
+            results_at_once: 64,
             placement: Policy::Nearest,
             cost: Cost::default(),
             write: Picos(300 * Picos::MICRO),
@@ -165,17 +169,17 @@ pub struct Cost {
     /// To receive a call and answer it, or to call and receive the answer: TLS, HTTP/2, gRPC.
     /// docs/results/control-plane.md: 35 to 40 µs a heartbeat, logic included.
     pub call: Picos,
-    /// Of the logic for a report, its links included. Measured.
+    /// The logic for a report, its links included. Measured.
     pub report: Picos,
-    /// Of the logic for each node of a list that the answer to a report carries. Measured.
+    /// The logic for each node of a list that the answer to a report carries. Measured.
     pub listed: Picos,
-    /// Of the logic for a request or a release. Measured.
+    /// The logic for a request or a release. Measured.
     pub request: Picos,
-    /// More of a request for each node of the rack. Measured.
+    /// The logic for a request, more for each node of the rack. Measured.
     pub request_node: Picos,
-    /// Of the logic for the result of a call to a donor. Measured.
+    /// The logic for the result of a call to a donor. Measured.
     pub result: Picos,
-    /// Of the regular look for silent nodes, for each node. Measured.
+    /// The regular look for silent nodes, for each node. Measured.
     pub look_node: Picos,
     /// To make a write: what is left of the 0.2 ms that a grant takes in all
     /// (docs/results/control-plane.md), which has two.
@@ -267,7 +271,7 @@ impl Default for Recipients {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Donors {
-    /// Those that the Monitor Node has granted, in turn.
+    /// The Monitor Node's choice, in turn.
     #[default]
     Granted,
     /// One of all nodes for each grant, drawn at random.
@@ -284,7 +288,7 @@ pub struct Reads {
     pub every: Picos,
     /// The time for which they begin, from the end of the warm-up on.
     pub during: Picos,
-    /// Where they go.
+    /// The donors.
     pub donors: Donors,
     /// Distance of the donors, where they are `distant`.
     pub hops: u32,
@@ -405,6 +409,7 @@ impl Monitor {
         bound("monitor.missed-heartbeats", missed_heartbeats, 1, 1000)?;
         bound("monitor.lease", lease, milli, LONGEST_RUN)?;
         bound("monitor.donor-timeout", donor_timeout, milli, LONGEST_RUN)?;
+        bound("monitor.results-at-once", self.results_at_once, 1, 1000)?;
         bound("monitor.write", self.write, Picos(0), LONGEST)?;
         let Cost { call, report, listed, request, request_node, result, look_node, write } =
             self.cost;

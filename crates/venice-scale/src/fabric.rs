@@ -15,6 +15,8 @@ struct Link {
     /// The time at which the last bit of all its packets is sent.
     free_at: u64,
     bytes: u64,
+    /// Bytes when reads began.
+    marked: u64,
 }
 
 /// The outcome of a packet's stop at a switch.
@@ -42,7 +44,7 @@ pub struct Fabric {
     pub sent: u64,
     /// See `sent`.
     pub waited: u64,
-    /// The longest wait for a link, in picoseconds.
+    /// The longest wait for a link, in picoseconds; once reads have begun, since then.
     pub longest_wait: u64,
 }
 
@@ -88,10 +90,17 @@ impl Fabric {
         self.links[at as usize * PORTS + usize::from(port)].bytes
     }
 
-    /// Returns the bytes sent over the busiest link, and over all in the mean.
+    /// Begins to count bytes and waits.
+    pub fn mark(&mut self) {
+        self.links.iter_mut().for_each(|link| link.marked = link.bytes);
+        self.longest_wait = 0;
+    }
+
+    /// Returns the bytes since then over the busiest link, and over all in the mean.
     pub fn bytes(&self) -> (u64, f64) {
-        let most = self.links.iter().map(|link| link.bytes).max().unwrap_or(0);
-        let all: u64 = self.links.iter().map(|link| link.bytes).sum();
+        let sent = self.links.iter().map(|link| link.bytes - link.marked);
+        let most = sent.clone().max().unwrap_or(0);
+        let all: u64 = sent.sum();
         let count = 2 * self.topology.links().count();
         (most, all as f64 / count.max(1) as f64)
     }

@@ -42,6 +42,7 @@ impl World for RackScale {
     const EXPERIMENTS: &'static [(&'static str, &'static str)] = &[
         ("rack-scale", include_str!("../experiments/rack-scale.toml")),
         ("rack-paths", include_str!("../experiments/rack-paths.toml")),
+        ("rack-distance", include_str!("../experiments/rack-distance.toml")),
     ];
 
     type Config = Config;

@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use venice_fabric::{Position, Topology};
 use venice_rack::agent_member::ReportCall;
 use venice_rack::monitor::{
-    CallError, Event, KeySource, MonitorCore, MonitorSettings, Record, Token,
+    CallError, Distances, Event, KeySource, MonitorCore, MonitorSettings, Record, Token,
 };
 use venice_rack::monitor_node::{
     Call, DonorAnswer, DonorCall, MonitorNode, Now, Output, Reply, Written,
@@ -65,7 +65,7 @@ enum Work {
     Receive(u64, Input),
     Report(u32, ReportCall, Box<HeartbeatReport>),
     Inputs(Vec<Input>),
-    Result(u64, Result<DonorAnswer, CallError>),
+    Results(Vec<Input>),
     Timeout,
     Tick,
     Write,
@@ -73,12 +73,14 @@ enum Work {
     List(u32, Box<Message>, usize),
 }
 
-/// What has arrived.
+/// A message that has arrived, or a tick.
 #[derive(Debug)]
 enum Input {
     Report(u32, ReportCall, Box<HeartbeatReport>),
     Call(u32, Purpose, Box<Call>),
     Result(u64, Result<DonorAnswer, CallError>),
+    /// A tick of the clock. It comes the way of the reports, behind those before it.
+    Tick,
 }
 
 struct Keys(u64);
@@ -135,7 +137,10 @@ pub struct Monitor {
     wants_write: bool,
     write_began: Option<u64>,
     is_timeout_due: bool,
-    is_tick_due: bool,
+    is_turn_of_results: bool,
+    next_look: u64,
+    look_every: u64,
+    results_at_once: usize,
     timeout_at: Option<u64>,
     tokens: BTreeMap<Token, (u32, Purpose)>,
     next_token: u64,
@@ -175,7 +180,7 @@ fn way(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
 }
 
 /// Returns the lengths of the paths from a position, as the daemon does.
-fn distance(topology: &str, from: u32) -> Box<dyn Fn(u32) -> Option<u32>> {
+fn distance(topology: &str, from: u32) -> Distances {
     let topology = topology.parse::<Topology>().ok();
     Box::new(move |to| Some(topology?.hops(Position(from), Position(to))))
 }
@@ -236,7 +241,10 @@ impl Monitor {
             wants_write: false,
             write_began: None,
             is_timeout_due: false,
-            is_tick_due: false,
+            is_turn_of_results: false,
+            next_look: 0,
+            look_every: config.monitor.heartbeat_interval.0 / 4,
+            results_at_once: config.monitor.results_at_once as usize,
             timeout_at: None,
             tokens: BTreeMap::new(),
             next_token: 0,
@@ -306,7 +314,7 @@ impl Monitor {
                 self.is_timeout_due |= self.node.poll_timeout() <= self.node.now_ns(now / NANO);
             }
             MonitorEvent::Tick => {
-                self.is_tick_due = true;
+                self.arrived.push_back((now, Input::Tick));
                 self.effects.push(Effect::At(now + TICK_NS * NANO, MonitorEvent::Tick));
             }
             MonitorEvent::Late(number) => {
@@ -329,7 +337,10 @@ impl Monitor {
         if self.work.is_some() {
             return;
         }
-        let Some((work, cost)) = self.next_work() else { return self.set_timeout(now) };
+        if self.timeout_at.is_none() {
+            self.set_timeout(now);
+        }
+        let Some((work, cost)) = self.next_work(now) else { return self.set_timeout(now) };
         self.work = Some(work);
         self.charge(now, cost);
     }
@@ -340,37 +351,62 @@ impl Monitor {
         self.effects.push(Effect::At(ends, MonitorEvent::Done));
     }
 
-    fn next_work(&mut self) -> Option<(Work, u64)> {
+    fn next_work(&mut self, now: u64) -> Option<(Work, u64)> {
         let cost = self.cost;
         if std::mem::take(&mut self.wants_write) {
             return Some((Work::Write, cost.write.0));
         }
         if self.node.takes_input() {
-            if let Some((at, Input::Report(from, call, report))) = self.reports.pop_front() {
-                self.handled.push(at);
-                return Some((Work::Report(from, call, report), cost.report.0));
-            }
-            if std::mem::take(&mut self.is_tick_due) {
-                return Some((Work::Tick, 0));
+            match self.reports.pop_front() {
+                Some((at, Input::Report(from, call, report))) => {
+                    self.handled.push(at);
+                    return Some((Work::Report(from, call, report), cost.report.0));
+                }
+                Some((_, Input::Tick)) => return Some((Work::Tick, 0)),
+                Some((_, Input::Call(..) | Input::Result(..))) | None => {}
             }
             if std::mem::take(&mut self.is_timeout_due) {
-                return Some((Work::Timeout, cost.look_node.0 * self.nodes));
+                return Some((Work::Timeout, self.cost_of_timeout(now)));
             }
-            if let Some((at, Input::Result(number, result))) = self.results.pop_front() {
-                self.handled.push(at);
-                return Some((Work::Result(number, result), cost.result.0));
-            }
-            let count = self.inputs.len().min(INPUTS_AT_ONCE);
-            if count > 0 {
-                let (arrivals, inputs): (Vec<_>, Vec<_>) = self.inputs.drain(..count).unzip();
-                self.handled.extend(arrivals);
-                let cost = inputs.iter().map(|input| self.cost_of(input)).sum();
-                return Some((Work::Inputs(inputs), cost));
+            // The daemon draws which of the two comes first.
+            self.is_turn_of_results ^= true;
+            let (first, second) = match self.is_turn_of_results {
+                true => (self.next_results(), Self::next_inputs as fn(&mut Self) -> _),
+                false => (self.next_inputs(), Self::next_results as fn(&mut Self) -> _),
+            };
+            if let Some(work) = first.or_else(|| second(self)) {
+                return Some(work);
             }
         }
         let (at, input) = self.arrived.pop_front()?;
         self.handled.push(at);
-        Some((Work::Receive(at, input), cost.call.0))
+        let cost = if matches!(input, Input::Tick) { 0 } else { cost.call.0 };
+        Some((Work::Receive(at, input), cost))
+    }
+
+    /// Returns the cost of deadlines: the look at all nodes comes four times an interval.
+    fn cost_of_timeout(&mut self, now: u64) -> u64 {
+        if now < self.next_look {
+            return self.cost.request.0;
+        }
+        self.next_look = now + self.look_every;
+        self.cost.look_node.0 * self.nodes
+    }
+
+    fn next_inputs(&mut self) -> Option<(Work, u64)> {
+        let count = self.inputs.len().min(INPUTS_AT_ONCE);
+        let (arrivals, inputs): (Vec<_>, Vec<_>) = self.inputs.drain(..count).unzip();
+        self.handled.extend(arrivals);
+        let cost = inputs.iter().map(|input| self.cost_of(input)).sum();
+        (count > 0).then_some((Work::Inputs(inputs), cost))
+    }
+
+    fn next_results(&mut self) -> Option<(Work, u64)> {
+        let count = self.results.len().min(self.results_at_once);
+        let (arrivals, results): (Vec<_>, Vec<_>) = self.results.drain(..count).unzip();
+        self.handled.extend(arrivals);
+        let cost = self.cost.result.0 * count as u64;
+        (count > 0).then_some((Work::Results(results), cost))
     }
 
     fn cost_of(&self, input: &Input) -> u64 {
@@ -388,7 +424,7 @@ impl Monitor {
             Work::Receive(at, input) => {
                 self.handled.pop();
                 return match input {
-                    Input::Report(..) => self.reports.push_back((at, input)),
+                    Input::Report(..) | Input::Tick => self.reports.push_back((at, input)),
                     Input::Call(..) => self.inputs.push_back((at, input)),
                     Input::Result(..) => self.results.push_back((at, input)),
                 };
@@ -417,10 +453,13 @@ impl Monitor {
                     self.node.handle_call(time, token, *call);
                 }
             }
-            Work::Result(number, result) => {
-                // A late answer is none: the call has had its time.
-                if let Some((donor, call)) = self.calls.remove(&number) {
-                    self.node.handle_returned(time, donor, call, result);
+            Work::Results(results) => {
+                for result in results {
+                    let Input::Result(number, result) = result else { continue };
+                    // A late answer is none: the call has had its time.
+                    if let Some((donor, call)) = self.calls.remove(&number) {
+                        self.node.handle_returned(time, donor, call, result);
+                    }
                 }
             }
             Work::Timeout => self.node.handle_timeout(time),

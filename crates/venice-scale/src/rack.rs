@@ -87,8 +87,8 @@ pub struct Rack {
     now: u64,
     is_over: bool,
     trace: Trace,
-    /// Bytes of the busiest link and of all in the mean, when reads began and ended.
-    read_bytes: [(u64, f64); 2],
+    /// Bytes of the busiest link and of all in the mean, while reads began.
+    read_bytes: (u64, f64),
     records: Records,
 }
 
@@ -117,7 +117,7 @@ impl Rack {
             now: 0,
             is_over: false,
             trace: Trace::default(),
-            read_bytes: [(0, 0.0); 2],
+            read_bytes: (0, 0.0),
             records: Records::new(config.warm_up.0),
             fabric,
         };
@@ -213,10 +213,10 @@ impl Rack {
 
     /// Returns the use of the busiest link while reads began, and of all in the mean, as shares.
     pub fn read_load(&self) -> (f64, f64) {
-        let [(most_before, mean_before), (most, mean)] = self.read_bytes;
+        let (most, mean) = self.read_bytes;
         let span = self.config.reads.during.0.max(1) as f64;
         let share = |bytes: f64| bytes * self.fabric.time_of(1_000_000) as f64 / 1e6 / span;
-        (share(most.saturating_sub(most_before) as f64), share(mean - mean_before))
+        (share(most as f64), share(mean))
     }
 
     fn handle(&mut self, event: Event) {
@@ -250,7 +250,7 @@ impl Rack {
                 }
             }
             Event::Reads => self.begin_reads(),
-            Event::ReadsEnd => self.read_bytes[1] = self.fabric.bytes(),
+            Event::ReadsEnd => self.read_bytes = self.fabric.bytes(),
             Event::Read(index) => self.read(index),
             Event::Death(node) => self.die(node),
         }
@@ -511,7 +511,7 @@ impl Rack {
     // ---- reads
 
     fn begin_reads(&mut self) {
-        self.read_bytes[0] = self.fabric.bytes();
+        self.fabric.mark();
         for node in 0..self.config.nodes {
             let state = &self.nodes[node as usize];
             let granted = state.recipient.as_ref().map(Recipient::donors).unwrap_or_default();

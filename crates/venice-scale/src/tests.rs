@@ -19,7 +19,7 @@ fn value(outcome: &Outcome, name: &str) -> f64 {
     outcome.value(name).unwrap_or_else(|| panic!("no {name}")).0
 }
 
-/// Nobody borrows.
+/// A rack without recipients.
 fn idle(nodes: u32) -> Config {
     let recipients = Recipients { share: Share(0), ..Recipients::default() };
     Config { nodes, recipients, ..Config::default() }
@@ -219,6 +219,23 @@ fn size_of_messages_counts() {
     config.hosts.message_bytes = Bytes(64 << 10);
     let (large, usual) = (ran(&config).outcome(), ran(&idle(30)).outcome());
     assert!(value(&large, "heartbeat.p50") > value(&usual, "heartbeat.p50"));
+}
+
+/// The same numbers on any machine: a change of them is a change of what is simulated.
+#[test]
+fn small_run_keeps_its_numbers() {
+    let deaths = Deaths { count: 2, first: Picos(0), every: Picos(500_000 * MICRO) };
+    let reads = Reads { every: Picos(2 * MICRO), ..Reads::default() };
+    let recipients = Recipients {
+        every: Picos(2 * Picos::SECOND),
+        hold: Picos(Picos::SECOND),
+        ..Recipients::default()
+    };
+    let config = Config { nodes: 30, deaths, reads, recipients, ..Config::default() };
+    let outcome = ran(&config).outcome();
+    let names = ["requests", "granted", "noticed", "messages", "writes", "reads", "packets"];
+    let found = names.map(|name| outcome.counts[name]);
+    assert_eq!(found, [72, 72, 2, 1469, 438, 870, 13_616], "{names:?}");
 }
 
 #[test]

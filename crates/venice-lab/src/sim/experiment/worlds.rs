@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use venice_access::RemoteAccess;
 use venice_experiment::{Experiment, Filter, Results, World, nearest};
+use venice_scale::RackScale;
 use venice_warehouse::warehouse::Warehouse;
 
 use super::run::run_experiment;
@@ -34,7 +35,8 @@ impl WorldRow {
     }
 }
 
-const WORLDS: &[WorldRow] = &[WorldRow::of::<Warehouse>(), WorldRow::of::<RemoteAccess>()];
+const WORLDS: &[WorldRow] =
+    &[WorldRow::of::<Warehouse>(), WorldRow::of::<RemoteAccess>(), WorldRow::of::<RackScale>()];
 
 /// Returns all experiments that come with Venice.
 pub(super) fn catalogue() -> Vec<(&'static str, &'static str)> {
