@@ -64,7 +64,7 @@ whole() { # whole CARGO-ARGUMENTS... [-- FILTER...]: tests of the tier `all` amo
 }
 
 group_simulation() {
-    whole -p venice-simkernel -p venice-experiment -p venice-tcp -p venice-warehouse -p venice-access -p venice-fabric -p venice-rack -p venice-sim
+    whole -p venice-simkernel -p venice-experiment -p venice-tcp -p venice-warehouse -p venice-access -p venice-scale -p venice-worlds -p venice-fabric -p venice-rack -p venice-sim
     whole -p venice-memory --lib
 }
 group_channels() { whole -p venice-ports; }

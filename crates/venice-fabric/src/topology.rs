@@ -226,6 +226,13 @@ impl Topology {
         }
     }
 
+    /// Returns the neighbours of a switch with the ports that lead to them, by port.
+    pub fn neighbours(&self, at: Position) -> impl Iterator<Item = (SwitchPort, Position)> {
+        let topology = *self;
+        let ports = (0..topology.ports(at)).map(SwitchPort);
+        ports.filter_map(move |port| Some((port, topology.neighbour(at, port)?.0)))
+    }
+
     /// Returns the port that leads directly from `at` to `to`, if they are neighbours.
     pub fn port_to(&self, at: Position, to: Position) -> Option<SwitchPort> {
         match *self {

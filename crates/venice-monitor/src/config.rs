@@ -11,7 +11,7 @@ use std::time::Duration;
 use venice_control::identity::Lifetimes;
 use venice_control::{ForecastSettings, Policy, WaitingBounds, Windows};
 use venice_fabric::{LinkModel, Position, Topology};
-use venice_rack::monitor::MonitorSettings;
+use venice_rack::monitor::{Distances, MonitorSettings};
 use venice_store::StoreLocation;
 
 /// Address of a rack of one machine.
@@ -171,6 +171,22 @@ fn relay_path(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
     Some(topology.path(from, to).map(|position| position.0).collect())
 }
 
+/// Returns the lengths of the paths from a position of a network of relays.
+fn relay_distance(topology: &str, from: u32) -> Distances {
+    let topology = topology.parse::<Topology>().ok();
+    let topology = topology.filter(|topology| from < topology.switches());
+    Box::new(move |to| {
+        let topology = topology.filter(|topology| to < topology.switches())?;
+        Some(topology.hops(Position(from), Position(to)))
+    })
+}
+
+/// Returns the positions that a position of a network of relays is linked to.
+fn relay_neighbours(topology: &str, position: u32) -> Vec<u32> {
+    let Ok(topology) = topology.parse::<Topology>() else { return Vec::new() };
+    topology.neighbours(Position(position)).map(|(_, neighbour)| neighbour.0).collect()
+}
+
 /// Returns the bandwidth of an emulated link, in bits per second.
 fn link_bps(link: &str) -> Option<u64> {
     let model: LinkModel = link.parse().ok()?;
@@ -189,6 +205,8 @@ impl MonitorConfig {
             preempt_notice_ns: nanoseconds(Duration::from_secs_f64(self.preempt_notice_s)),
             is_plain: self.plain,
             way: relay_path,
+            distance: relay_distance,
+            neighbours: relay_neighbours,
             link_bps,
             placement: self.placement,
             forecast: self.forecast_settings(),

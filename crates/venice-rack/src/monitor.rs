@@ -29,6 +29,7 @@ mod handshake;
 mod lending;
 mod links;
 mod listing;
+mod nearest;
 mod nodes;
 mod peers;
 mod peers_view;
@@ -71,6 +72,9 @@ use venice_wire::{GrantId, GrantKey, KeyName, NodeId, NodeSecret, SealKey};
 /// in one action.
 pub const CHANGES_AT_ONCE: usize = 512;
 
+/// Distances from a position to others, in hops; `None` where there is no such position.
+pub type Distances = Box<dyn Fn(u32) -> Option<u32>>;
+
 /// Settings of a Monitor Node.
 #[derive(Debug, Clone, Copy)]
 pub struct MonitorSettings {
@@ -90,6 +94,12 @@ pub struct MonitorSettings {
     /// Returns the path between two positions of a network of relays, given its shape and size: the
     /// positions passed, without the first, with the last. `None` where there is none.
     pub way: fn(topology: &str, from: u32, to: u32) -> Option<Vec<u32>>,
+    /// Returns the distances from a position of a network of relays, given its shape and size: the
+    /// lengths of the paths that `way` returns.
+    pub distance: fn(topology: &str, from: u32) -> Distances,
+    /// Returns the positions that a position of a network of relays is linked to, given its shape and
+    /// size.
+    pub neighbours: fn(topology: &str, position: u32) -> Vec<u32>,
     /// Returns the bits a second of an emulated link, given its text; `None`: unlimited.
     pub link_bps: fn(link: &str) -> Option<u64>,
     /// The placement policy of requests that name none.

@@ -1,7 +1,10 @@
 //! The Resource Registration Table: the nodes, their resources, and their liveness.
 
+mod relays;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use relays::{Positions, Relays};
 
 use crate::door::DoorReport;
 use crate::pressure::{PressureLevel, PressureReport};
@@ -13,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use venice_wire::{NodeId, NodeSecret, SLAB_BYTES};
 
 /// Share of the time in which tasks wait for memory from which on a machine counts as stalled.
@@ -154,7 +157,7 @@ pub(crate) struct SentPeers {
     /// Revision of the table when the list last changed.
     pub(crate) version: u64,
     pub(crate) peers: Vec<Arc<NodeRecord>>,
-    pub(crate) relays: Vec<Arc<NodeRecord>>,
+    pub(crate) relays: Arc<[Arc<NodeRecord>]>,
 }
 
 impl NodeEntry {
@@ -242,11 +245,13 @@ impl NodeEntry {
 }
 
 /// The free room of a donor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Room {
     pub(crate) free_slabs: u32,
     /// True if it reports neither traffic nor stalls.
     pub(crate) is_unloaded: bool,
+    /// Its position in the network of relays, if it is in one.
+    pub(crate) position: Option<u32>,
 }
 
 impl Room {
@@ -254,7 +259,8 @@ impl Room {
     fn of(entry: &NodeEntry) -> Option<Self> {
         let free_slabs = entry.available_slabs();
         let is_unloaded = entry.used_bytes_per_s() == 0 && !entry.is_stalled();
-        (free_slabs > 0).then_some(Self { free_slabs, is_unloaded })
+        let position = entry.record.relay.as_ref().map(|place| place.position);
+        (free_slabs > 0).then_some(Self { free_slabs, is_unloaded, position })
     }
 }
 
@@ -267,6 +273,8 @@ pub struct Rrt {
     rooms: BTreeMap<NodeId, Room>,
     /// Count of changes to the set of nodes, their records, and their being up.
     revision: u64,
+    /// The relays, as last computed.
+    relays: Mutex<Arc<Relays>>,
 }
 
 impl Rrt {
@@ -298,6 +306,15 @@ impl Rrt {
     /// Returns the count of changes to the set of nodes, their records, and their being up.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// Returns the relays.
+    pub(crate) fn relays(&self) -> Arc<Relays> {
+        let mut known = self.relays.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.revision != self.revision {
+            *known = Arc::new(Relays::of(self.revision, self.nodes.values(), &known));
+        }
+        Arc::clone(&known)
     }
 
     /// True if this node is being drained.

@@ -2,7 +2,12 @@
 
 use crate::types::{LinkPort, LinkReport, LinkState};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 use venice_wire::NodeId;
+
+/// The share of the hop links that may have changed before their median is computed again, as one of so
+/// many: it takes a look at each of them.
+const CHANGED_PART: u64 = 8;
 
 /// The newest test of every link, by tester, far end and port. It is not durable: agents test again
 /// with every heartbeat.
@@ -13,6 +18,18 @@ pub struct Tst {
     testers: BTreeMap<NodeId, BTreeSet<NodeId>>,
     /// The UDP links that living testers found down, by far end.
     cut: BTreeSet<(NodeId, NodeId)>,
+    /// Hop links, and changes of them so far.
+    hops: u64,
+    hop_changes: u64,
+    usual_hop: Mutex<UsualHop>,
+}
+
+/// The median round trip of the hop links, as last computed.
+#[derive(Debug, Default)]
+struct UsualHop {
+    /// Changes until then.
+    changes: u64,
+    ns: u64,
 }
 
 impl Tst {
@@ -24,7 +41,10 @@ impl Tst {
             (LinkPort::Udp, LinkState::Up) => self.cut.remove(&(report.to, from)),
             (LinkPort::Shm | LinkPort::Hop, _) => false,
         };
-        self.links.insert((from, report.to, report.port), report);
+        let is_hop = report.port == LinkPort::Hop;
+        let before = self.links.insert((from, report.to, report.port), report);
+        self.hop_changes += u64::from(is_hop);
+        self.hops += u64::from(is_hop && before.is_none());
     }
 
     /// Marks all links of a dead node as down, whichever end tested them.
@@ -32,6 +52,7 @@ impl Tst {
         for ((from, to, _), report) in &mut self.links {
             if *from == node || *to == node {
                 report.state = LinkState::Down;
+                self.hop_changes += 1;
             }
         }
         // A dead node's word counts no more, and calls to a dead node fail anyhow.
@@ -50,6 +71,23 @@ impl Tst {
         }
         let is_up = |report: &LinkReport| report.state == LinkState::Up;
         !self.towards(to, LinkPort::Udp).any(is_up)
+    }
+
+    /// Returns the median round trip of a hop, in nanoseconds; 0: not tested. The last eighth of the
+    /// tests may be left out.
+    pub(crate) fn usual_hop_ns(&self) -> u64 {
+        let mut usual = self.usual_hop.lock().unwrap_or_else(PoisonError::into_inner);
+        if (self.hop_changes - usual.changes) * CHANGED_PART > self.hops {
+            let hops = self.links.values().filter(|report| report.port == LinkPort::Hop);
+            let mut tested: Vec<u64> = hops.filter_map(LinkReport::round_trip_ns).collect();
+            let middle = tested.len() / 2;
+            let ns = match tested.is_empty() {
+                true => 0,
+                false => *tested.select_nth_unstable(middle).1,
+            };
+            *usual = UsualHop { changes: self.hop_changes, ns };
+        }
+        usual.ns
     }
 
     /// Returns the newest test by `from` of its link to `to`.

@@ -281,6 +281,13 @@ pub struct LinkReport {
     pub protection: LinkProtection,
 }
 
+impl LinkReport {
+    /// Returns the round trip in nanoseconds; `None` if the test did not come back.
+    pub(crate) fn round_trip_ns(&self) -> Option<u64> {
+        (self.state == LinkState::Up).then_some((self.latency_us * 1e3) as u64)
+    }
+}
+
 /// A grant: a share of one donor's resources, lent under one key for as long as the lease is
 /// renewed.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,10 +3,12 @@
 
 use venice_access::RemoteAccess;
 use venice_experiment::{Catalogue, Experiment, ExperimentError, WorldKind, nearest};
+use venice_scale::RackScale;
 use venice_warehouse::warehouse::Warehouse;
 
 /// All worlds.
-pub const WORLDS: &[WorldKind] = &[WorldKind::of::<Warehouse>(), WorldKind::of::<RemoteAccess>()];
+pub const WORLDS: &[WorldKind] =
+    &[WorldKind::of::<Warehouse>(), WorldKind::of::<RemoteAccess>(), WorldKind::of::<RackScale>()];
 
 /// Returns the experiments that come with the worlds.
 pub fn catalogue() -> Catalogue {

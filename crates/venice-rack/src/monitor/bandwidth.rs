@@ -137,11 +137,6 @@ impl MonitorCore {
         ))
     }
 
-    fn positions_around(&self, home: Option<NodeId>) -> BTreeMap<u32, NodeId> {
-        let relay = home.and_then(|home| self.rrt.get(home)?.record.relay.as_ref());
-        relay.map_or_else(BTreeMap::new, |relay| self.nodes_at(&relay.topology))
-    }
-
     /// Returns the links by which `home` reaches a donor. There are none to a donor on the same
     /// node, nor to one without a UDP port.
     fn links_between(

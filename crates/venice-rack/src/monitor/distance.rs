@@ -1,7 +1,7 @@
 //! Distances between nodes that relay for each other.
 
 use super::MonitorCore;
-use crate::rrt::{NodeEntry, NodeRecord};
+use crate::rrt::NodeEntry;
 use crate::types::{LinkPort, LinkState};
 use venice_wire::NodeId;
 
@@ -60,10 +60,7 @@ impl MonitorCore {
     }
 
     fn node_at(&self, topology: &str, position: u32) -> Option<(NodeId, &NodeEntry)> {
-        let is_there = |record: &NodeRecord| {
-            let place = record.relay.as_ref();
-            place.is_some_and(|place| place.topology == topology && place.position == position)
-        };
-        self.rrt.iter().find(|(_, entry)| is_there(&entry.record))
+        let node = *self.rrt.relays().positions(topology).get(&position)?;
+        Some((node, self.rrt.get(node)?))
     }
 }

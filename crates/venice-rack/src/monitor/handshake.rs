@@ -6,7 +6,7 @@ use super::{Action, CallError, Change, Event, MonitorCore};
 use crate::placement::{Donor, Policy, place};
 use crate::rat::{GrantRecord, GrantState, Origin};
 use crate::resource::Share;
-use crate::rrt::{NodeEntry, Reach};
+use crate::rrt::{NodeEntry, Reach, Room};
 use crate::transfer::FIRST_OWNERSHIP;
 use crate::types::{
     AllocationRequest, DonorStatus, Grant, Identity, PrepareRequest, RackError, Refusal,
@@ -131,8 +131,17 @@ impl MonitorCore {
         let Some(memory) = pending.checked.memory().filter(|_| missing > 0) else {
             return Ok(shares);
         };
-        let donors = self.with_room(client_id, &memory, &sites_of(pending, &shares));
-        let placed = self.placed(client_id, &memory, &donors).ok_or(Unplaced::NoRoom)?;
+        let able = self
+            .open(pending, &memory)
+            .map(|(node, free)| pending.as_asked(&memory, Donor::direct(node, free.free_slabs)));
+        if room(able) < u64::from(missing) {
+            return Err(Unplaced::NoRoom);
+        }
+        let sites = sites_of(pending, &shares);
+        let placed = self.placed_near(client_id, &memory, &sites).or_else(|| {
+            self.placed(client_id, &memory, &self.with_room(client_id, &memory, &sites))
+        });
+        let placed = placed.ok_or(Unplaced::NoRoom)?;
         shares.extend(placed.into_iter().map(|(donor, slabs)| Chosen {
             want: memory.want,
             donor,
@@ -212,7 +221,8 @@ impl MonitorCore {
         }
     }
 
-    /// Returns what the request may take from each donor, or could if no donor had failed.
+    /// Returns what the request may take from each donor, or could if no donor had failed. Prices are
+    /// left out where only the room counts.
     pub(super) fn available(
         &self,
         client_id: u128,
@@ -227,19 +237,33 @@ impl MonitorCore {
             .iter()
             .filter(|(id, _)| pending.checked.may_use(*id) && !closed.has(*id))
             .filter(|(id, _)| with_excluded || !pending.excluded.contains(id))
-            .map(|(node, entry)| pending.as_asked(memory, weighing.donor(node, entry)))
+            .map(|(node, entry)| match memory.bandwidth_bps {
+                0 => Donor::direct(node, entry.available_slabs()),
+                _ => weighing.donor(node, entry),
+            })
+            .map(|donor| pending.as_asked(memory, donor))
             .map(|donor| beside(&sites, donor))
             .collect()
     }
 
-    /// The same without donors that have nothing: with thousands not each is looked at.
+    /// Iterates over the donors with room that the request may use: with thousands not each is looked
+    /// at.
+    pub(super) fn open(
+        &self,
+        pending: &PendingRequest,
+        memory: &WantedMemory,
+    ) -> impl Iterator<Item = (NodeId, Room)> {
+        let closed = self.closed_to(pending.place, memory.slabs);
+        self.rrt.with_room().filter(move |(id, _)| {
+            pending.checked.may_use(*id) && !closed.has(*id) && !pending.excluded.contains(id)
+        })
+    }
+
+    /// Returns what the request may take from each of them.
     fn with_room(&self, client_id: u128, memory: &WantedMemory, sites: &[NodeId]) -> Vec<Donor> {
         let pending = &self.requests[&client_id];
-        let closed = self.closed_to(pending.place, memory.slabs);
         let weighing = self.weigh_from(&pending.checked, sites);
-        let open = self.rrt.with_room().filter(|(id, _)| {
-            pending.checked.may_use(*id) && !closed.has(*id) && !pending.excluded.contains(id)
-        });
+        let open = self.open(pending, memory);
         let donors = open.filter_map(|(node, room)| weighing.donor_with(node, room));
         let donors = donors.map(|donor| pending.as_asked(memory, donor));
         donors.map(|donor| beside(sites, donor)).collect()

@@ -4,7 +4,7 @@
 //! size of the rest.
 
 use super::MonitorCore;
-use crate::rrt::{NodeEntry, NodeRecord, SentPeers};
+use crate::rrt::{NodeRecord, SentPeers};
 use crate::types::{Peer, PeerList, RelayPeer, RelayPlace};
 use std::iter::zip;
 use std::sync::Arc;
@@ -21,7 +21,9 @@ impl MonitorCore {
         let sent = &self.rrt.get(node)?.sent_peers;
         if sent.revision != revision {
             let (peers, relays) = (self.near(node), self.relays_for(node));
-            let is_same = are_same(&peers, &sent.peers) && are_same(&relays, &sent.relays);
+            let are_relays_same =
+                Arc::ptr_eq(&relays, &sent.relays) || relays.is_empty() && sent.relays.is_empty();
+            let is_same = are_relays_same && are_same(&peers, &sent.peers);
             let mut entry = self.rrt.get_mut(node)?;
             if is_same && entry.sent_peers.version != 0 {
                 entry.sent_peers.revision = revision;
@@ -37,13 +39,17 @@ impl MonitorCore {
         })
     }
 
-    /// Returns the living nodes that it is to test. A relay gets all: it needs its neighbours'
-    /// keys.
+    /// Returns the living nodes that it is to test; of a relay its neighbours, whose keys it needs.
     fn near(&self, node: NodeId) -> Vec<Arc<NodeRecord>> {
-        let is_relay = self.rrt.get(node).is_some_and(|entry| entry.record.relay.is_some());
-        let most = if is_relay { usize::MAX } else { TESTED_PEERS };
+        let place = self.rrt.get(node).and_then(|entry| entry.record.relay.as_ref());
+        if let Some(place) = place {
+            let nodes = self.rrt.relays().positions(&place.topology);
+            let neighbours = (self.settings.neighbours)(&place.topology, place.position);
+            let there = neighbours.iter().filter_map(|at| self.rrt.get(*nodes.get(at)?));
+            return there.filter(|it| it.up).map(|it| Arc::clone(&it.record)).collect();
+        }
         let living = self.rrt.after(node).filter(|it| it.up);
-        living.take(most).map(|it| Arc::clone(&it.record)).collect()
+        living.take(TESTED_PEERS).map(|it| Arc::clone(&it.record)).collect()
     }
 
     fn peer(&self, of: NodeId, record: &NodeRecord) -> Peer {
@@ -57,32 +63,17 @@ impl MonitorCore {
         }
     }
 
-    /// Returns every relay, for a node that is one.
-    fn relays_for(&self, node: NodeId) -> Vec<Arc<NodeRecord>> {
-        if self.rrt.get(node).is_none_or(|entry| entry.record.relay.is_none()) {
-            return Vec::new();
+    /// Returns every relay, for a node that is one: packets' paths depend on all of them.
+    fn relays_for(&self, node: NodeId) -> Arc<[Arc<NodeRecord>]> {
+        match self.rrt.get(node).is_some_and(|entry| entry.record.relay.is_some()) {
+            true => Arc::clone(self.rrt.relays().list()),
+            false => Arc::default(),
         }
-        let record =
-            |entry: &NodeEntry| entry.record.relay.is_some().then(|| Arc::clone(&entry.record));
-        // A place whose node now lives under another name belongs to the living one.
-        let (up, down): (Vec<_>, Vec<_>) =
-            self.rrt.iter().map(|(_, entry)| entry).partition(|entry| entry.up);
-        let mut relays: Vec<_> = up.into_iter().filter_map(record).collect();
-        for down in down.into_iter().filter_map(record) {
-            if !relays.iter().any(|known| position(known) == position(&down)) {
-                relays.push(down);
-            }
-        }
-        relays
     }
 }
 
 fn are_same(these: &[Arc<NodeRecord>], those: &[Arc<NodeRecord>]) -> bool {
     these.len() == those.len() && zip(these, those).all(|(one, other)| Arc::ptr_eq(one, other))
-}
-
-fn position(record: &NodeRecord) -> Option<u32> {
-    record.relay.as_ref().map(|place| place.position)
 }
 
 fn relay(record: &NodeRecord) -> Option<RelayPeer> {

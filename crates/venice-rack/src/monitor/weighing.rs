@@ -2,9 +2,8 @@
 
 use super::MonitorCore;
 use crate::placement::Donor;
-use crate::rrt::{NodeEntry, Room};
-use crate::types::{LinkPort, LinkReport, LinkState};
-use std::collections::BTreeMap;
+use crate::rrt::{NodeEntry, Positions, Room};
+use crate::types::{LinkPort, LinkReport};
 use venice_wire::NodeId;
 
 /// Assumed bandwidth of a link without any information, in bits a second: 10 Gb/s.
@@ -22,7 +21,7 @@ pub(super) struct Weighing<'a> {
     /// True if the home's packets go through relays.
     is_relayed: bool,
     /// The nodes of the home's network, by position.
-    nodes_at: BTreeMap<u32, NodeId>,
+    nodes_at: Positions,
     /// The median round trip of a hop, in nanoseconds; 0: not tested.
     usual_hop_ns: u64,
 }
@@ -31,29 +30,25 @@ impl MonitorCore {
     /// Creates the view from `home`, where nodes relay for each other.
     pub(super) fn weigh(&self, home: Option<NodeId>) -> Weighing<'_> {
         let relay = home.and_then(|home| self.rrt.get(home)?.record.relay.as_ref());
-        let nodes_at = relay.map_or_else(BTreeMap::new, |relay| self.nodes_at(&relay.topology));
-        let usual_hop_ns = if relay.is_some() { self.usual_hop_ns() } else { 0 };
+        let nodes_at = self.positions_around(home);
+        let usual_hop_ns = if relay.is_some() { self.tst.usual_hop_ns() } else { 0 };
         let is_relayed = relay.is_some();
         Weighing { core: self, home, own: home, is_relayed, nodes_at, usual_hop_ns }
     }
 
-    pub(super) fn nodes_at(&self, topology: &str) -> BTreeMap<u32, NodeId> {
-        let places = self.rrt.iter().filter_map(|(node, entry)| {
-            let place = entry.record.relay.as_ref()?;
-            (place.topology == topology).then_some((place.position, node))
-        });
-        places.collect()
-    }
-
-    fn usual_hop_ns(&self) -> u64 {
-        let hops = self.tst.iter().filter(|(_, report)| report.port == LinkPort::Hop);
-        let mut tested: Vec<u64> = hops.filter_map(|(_, report)| round_trip_ns(report)).collect();
-        tested.sort_unstable();
-        tested.get(tested.len() / 2).copied().unwrap_or(0)
+    /// Returns the nodes of the network that a node is in, if it is in one.
+    pub(super) fn positions_around(&self, home: Option<NodeId>) -> Positions {
+        let relay = home.and_then(|home| self.rrt.get(home)?.record.relay.as_ref());
+        relay.map_or_else(Default::default, |it| self.rrt.relays().positions(&it.topology))
     }
 }
 
 impl<'a> Weighing<'a> {
+    /// Returns the node that distances are counted from.
+    pub(super) fn home(&self) -> Option<NodeId> {
+        self.home
+    }
+
     /// Sees the links as this node has tested them.
     pub(super) fn tested_by(self, own: Option<NodeId>) -> Weighing<'a> {
         Weighing { own, ..self }
@@ -101,7 +96,7 @@ impl<'a> Weighing<'a> {
             let tested = |from, to| self.core.tst.get(from, to, LinkPort::Hop);
             let there = tested(from, to).or_else(|| tested(to, from));
             if let Some(report) = there {
-                let ns = round_trip_ns(report).unwrap_or(self.usual_hop_ns);
+                let ns = report.round_trip_ns().unwrap_or(self.usual_hop_ns);
                 round_trips_ns = round_trips_ns.saturating_add(ns);
                 busiest = busiest.max(self.busy_link(from, report));
             }
@@ -133,8 +128,4 @@ fn quarters(used_bytes_per_s: u64, bandwidth_bps: Option<u64>) -> u32 {
     let quarter_bps = bandwidth_bps.unwrap_or(USUAL_LINK_BPS).div_ceil(4).max(1);
     let used = used_bytes_per_s.saturating_mul(8) / quarter_bps;
     u32::try_from(used).unwrap_or(u32::MAX)
-}
-
-fn round_trip_ns(report: &LinkReport) -> Option<u64> {
-    (report.state == LinkState::Up).then_some((report.latency_us * 1e3) as u64)
 }

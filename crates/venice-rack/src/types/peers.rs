@@ -8,9 +8,9 @@ use venice_wire::{NodeId, SealKey};
 pub struct PeerList {
     /// The version: never 0, and different after every change.
     pub version: u64,
-    /// Living nodes whose links the node tests; for a relay all other living nodes.
+    /// Living nodes whose links the node tests; for a relay its living neighbours.
     pub peers: Vec<Peer>,
-    /// All relays of the rack, living or not; empty without relays.
+    /// All relays of the rack, living or not, by position; empty without relays.
     pub relays: Vec<RelayPeer>,
 }
 

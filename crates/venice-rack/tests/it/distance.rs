@@ -1,13 +1,14 @@
 //! Nodes that relay for each other: near donors are taken first, and the tables show distances.
 
 use crate::common::{self, CountingKeys, owner, placement_of, settings};
-use venice_rack::monitor::{Action, MonitorCore, MonitorSettings, Token};
+use venice_rack::monitor::{Action, Distances, MonitorCore, MonitorSettings, Token};
 use venice_rack::placement::Policy;
 use venice_rack::quota::{Limits, QuotaFor, QuotaRecord};
 use venice_rack::types::{
     AllocationRequest, DonorReport, DonorStatus, DroppedCounts, FlowPeer, FlowReport,
     HeartbeatReport, HeldGrant, HeldState, Identity, LinkPort, LinkProtection, LinkReport,
-    LinkState, NodeRegistration, PortReport, PrepareRequest, RackError, RelayPlace, Share, Want,
+    LinkState, NodeRegistration, PeerList, PortReport, PrepareRequest, RackError, RelayPlace,
+    Share, Want,
 };
 use venice_wire::{GrantId, SLAB_BYTES};
 
@@ -20,9 +21,21 @@ fn along_a_row(topology: &str, from: u32, to: u32) -> Option<Vec<u32>> {
     Some(if from < to { (from + 1..=to).collect() } else { (to..from).rev().collect() })
 }
 
+/// Returns the distances in a row of nodes.
+fn in_a_row(_: &str, from: u32) -> Distances {
+    Box::new(move |to| Some(from.abs_diff(to)))
+}
+
+/// Returns the neighbours in a row of four nodes.
+fn beside_in_row(_: &str, position: u32) -> Vec<u32> {
+    (0..4).filter(|other| position.abs_diff(*other) == 1).collect()
+}
+
 /// Creates a row of four nodes, node1 to node4.
 fn row() -> (MonitorCore, Vec<Identity>) {
-    let settings = MonitorSettings { way: along_a_row, ..settings() };
+    let neighbours = beside_in_row;
+    let settings =
+        MonitorSettings { way: along_a_row, distance: in_a_row, neighbours, ..settings() };
     let mut core = MonitorCore::recover(settings, Box::new(CountingKeys(0)), 0, []);
     let nodes = (0..4).map(|position| {
         core.handle_register(0, Token(position.into()), registration(position));
@@ -141,7 +154,8 @@ fn busy_and_slow_links_count_as_hops() {
 #[test]
 fn request_overrides_placement_policy() {
     let shares = |placement, rack| {
-        let settings = MonitorSettings { way: along_a_row, placement: rack, ..settings() };
+        let settings =
+            MonitorSettings { way: along_a_row, distance: in_a_row, placement: rack, ..settings() };
         let mut core = MonitorCore::recover(settings, Box::new(CountingKeys(0)), 0, []);
         for position in 0..4 {
             core.handle_register(0, Token(position.into()), registration(position));
@@ -415,4 +429,40 @@ fn path_lists_every_relay() {
     let row = reported(&mut core, LinkState::Down);
     assert_eq!((row.hops, row.via), (None, vec![]));
     assert_eq!(reported(&mut core, LinkState::Up).hops, Some(3));
+}
+
+/// The list of all relays is sent once: a death changes the keys of neighbours only.
+#[test]
+fn death_is_news_to_neighbours() {
+    let (mut core, nodes) = row();
+    let report = |core: &mut MonitorCore, now_ns: u64, node: Identity, peers_version: u64| {
+        let status = DonorStatus { total_slabs: SLABS, free_slabs: SLABS, revision: 1 };
+        let report = HeartbeatReport {
+            usage: Vec::new(),
+            peers_version,
+            door: Default::default(),
+            identity: node,
+            instance: u64::from(node.node.0) - 1,
+            memory: DonorReport { status, held: vec![], devices: vec![] },
+            links: vec![],
+            pressure: Default::default(),
+            port: PortReport::default(),
+        };
+        core.handle_heartbeat(now_ns, report).unwrap().peers
+    };
+    let names = |list: &PeerList| -> Vec<u32> { list.peers.iter().map(|it| it.node.0).collect() };
+    let lists: Vec<_> = nodes.iter().map(|node| report(&mut core, 0, *node, 0).unwrap()).collect();
+    let all: Vec<_> = lists.iter().map(names).collect();
+    assert_eq!(all, [vec![2], vec![1, 3], vec![2, 4], vec![3]]);
+    let positions =
+        |list: &PeerList| -> Vec<u32> { list.relays.iter().map(|it| it.position).collect() };
+    assert!(lists.iter().all(|list| positions(list) == [0, 1, 2, 3]));
+    let later = 100 * common::S;
+    let mut news = |at: usize, now_ns| report(&mut core, now_ns, nodes[at], lists[at].version);
+    (0..3).for_each(|at| assert!(news(at, later - 1).is_none()));
+    core.handle_timeout(later);
+    let mut news = |at: usize| report(&mut core, later, nodes[at], lists[at].version);
+    assert!(news(0).is_none() && news(1).is_none());
+    let third = news(2).unwrap();
+    assert_eq!((names(&third), positions(&third)), (vec![2], vec![0, 1, 2, 3]));
 }

@@ -12,6 +12,7 @@ mod drain;
 mod model;
 mod monitor;
 mod monitor_node;
+mod nearest;
 mod peers;
 mod pool;
 mod pressure;

@@ -77,7 +77,9 @@ fn type_hints_hold() {
     let package = Package::assemble();
     checks(&package, &["mypy", "--strict", "-p", "venice"]);
     checks(&package, &["mypy.stubtest", "venice._venice"]);
-    for example in ["pagerank.py", "trips_pandas.py", "memcached_victim.py", "opencl_pool.py", "incast.py"] {
+    for example in
+        ["pagerank.py", "trips_pandas.py", "memcached_victim.py", "opencl_pool.py", "incast.py"]
+    {
         let example = root().join("examples/python").join(example).display().to_string();
         checks(&package, &["mypy", "--ignore-missing-imports", &example]);
     }

@@ -43,6 +43,8 @@ pub fn settings() -> MonitorSettings {
         preempt_notice_ns: 8 * S,
         is_plain: false,
         way: |_, _, _| None,
+        distance: |_, _| Box::new(|_| None),
+        neighbours: |_, _| Vec::new(),
         link_bps: |_| None,
         placement: Policy::Nearest,
         forecast: Default::default(),

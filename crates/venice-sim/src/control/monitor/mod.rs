@@ -259,6 +259,8 @@ pub(super) fn settings(scenario: &Scenario) -> MonitorSettings {
         preempt_notice_ns: 6_000_000_000,
         is_plain: false,
         way: |_, _, _| None,
+        distance: |_, _| Box::new(|_| None),
+        neighbours: |_, _| Vec::new(),
         link_bps: |_| None,
         placement: Policy::default(),
         forecast: Default::default(),

@@ -30,6 +30,8 @@ pub(super) fn settings() -> MonitorSettings {
         preempt_notice_ns: PREEMPT_NOTICE_MS * MS,
         is_plain: false,
         way: |_, _, _| None,
+        distance: |_, _| Box::new(|_| None),
+        neighbours: |_, _| Vec::new(),
         link_bps: |_| None,
         placement: Policy::Nearest,
         forecast: Default::default(),
