@@ -11,6 +11,7 @@ pub mod kernel;
 mod moved;
 mod nic;
 pub mod noise;
+pub mod profile;
 mod run;
 mod socket;
 mod system;
