@@ -4,12 +4,12 @@ use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
 use venice_experiment::{Experiment, World, keys};
 use venice_measure::interrupt;
-use venice_simkernel::units::{Hertz, Nanos};
+use venice_simkernel::units::{Hertz, Nanos, Picos};
 use venice_warehouse::config::Config;
 use venice_warehouse::host::profile::Profile;
 use venice_warehouse::warehouse::Warehouse;
 
-use super::network::Links;
+use super::network::{FRAME_BYTES, Links};
 use super::{Case, Client, Congestion, Share};
 
 /// Virtual time of a step, after which Ctrl-C is seen.
@@ -50,6 +50,9 @@ pub(super) fn config(case: &Case, links: &Links, host: &Host, seed: u64) -> Resu
         clock => clock.to_string(),
     };
     let buffer = toml::toml! { kind = "per-output" };
+    // Linux shapes by timers that are late by chance; hosts in step would lock each other out. The time
+    // of a packet is what Floyd and Jacobson (1992) draw from.
+    let jitter = Picos(links.rate.time_of(FRAME_BYTES)).to_string();
     let delay = DELAYED_ACK_NS.min(case.rto_min.0.saturating_sub(host.tick_ns)).max(host.tick_ns);
     let number = |ns: u64| Value::from(ns as i64);
     let changes = [
@@ -63,6 +66,7 @@ pub(super) fn config(case: &Case, links: &Links, host: &Host, seed: u64) -> Resu
         ("server.kernel", Value::Table(kernel)),
         ("server.nic.dma-latency", Value::from("0ns")),
         ("server.nic.interrupt-gap", Value::from("0ns")),
+        ("server.nic.jitter", Value::from(jitter)),
         ("tcp.preset", Value::from("linux-today")),
         ("tcp.congestion", Value::from(congestion(case.congestion))),
         ("tcp.rto.minimum-ns", number(case.rto_min.0)),

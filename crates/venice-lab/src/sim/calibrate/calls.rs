@@ -20,7 +20,7 @@ pub(super) const READY: usize = 33;
 /// Measures all of them.
 pub(super) fn measure(effort: &Effort, raws: &mut Raws) -> Result<()> {
     let shortest = || {
-        rustix::process::getppid();
+        let _ = rustix::process::getppid();
         Ok(())
     };
     raws.note("getppid", effort.repeat(RUN, shortest))?;

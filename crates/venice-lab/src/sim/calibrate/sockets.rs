@@ -8,6 +8,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::net::{SendFlags, SocketFlags, sockopt};
@@ -22,6 +23,8 @@ const RUN: usize = 64;
 /// Sizes of the datagrams whose difference is the copy.
 pub(super) const SMALL: usize = 1 << 10;
 pub(super) const LARGE: usize = 32 << 10;
+/// The kernel begins to stamp packets within this time.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Connections of a sample.
 const CONNECTIONS: usize = 16;
 
@@ -39,19 +42,25 @@ struct Halves {
 }
 
 impl Halves {
-    /// Sends `effort.samples` packets, each of which is received before the next one.
+    /// Sends packets, each of which is received before the next one.
     fn of(
         effort: &Effort,
         mut send: impl FnMut() -> Result<()>,
-        mut receive: impl FnMut() -> Result<i64>,
+        mut receive: impl FnMut() -> Result<Option<i64>>,
     ) -> Result<Self> {
         let mut halves = Self { out: Vec::new(), into: Vec::new() };
-        for _ in 0..effort.samples * 4 {
+        let begin = Instant::now();
+        while halves.out.len() < effort.samples * 4 {
             interrupt::check()?;
             let before = stamp::now_ns();
             send()?;
             let after = stamp::now_ns();
-            let stamped = receive()?;
+            let Some(stamped) = receive()? else {
+                if begin.elapsed() > PATIENCE {
+                    bail!("the kernel stamps no packets");
+                }
+                continue;
+            };
             // Half of reading a clock is in each.
             let ns = |from: i64, to: i64| ((to - from) as f64 - effort.clock_ns / 2.0).max(0.0);
             halves.out.push(ns(before, stamped));
@@ -216,7 +225,7 @@ fn connections_of_round(
         near.push(socket.context("socket(2)")?);
     }
     let timed = |run: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         run()?;
         let ns = start.elapsed().as_nanos() as f64 - effort.clock_ns;
         Ok(ns.max(0.0) / CONNECTIONS as f64)
@@ -239,7 +248,7 @@ fn connections_of_round(
     })?);
     // A reset leaves nothing in TIME-WAIT.
     for socket in &near {
-        sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO)).context("SO_LINGER")?;
+        sockopt::set_socket_linger(socket, Some(Duration::ZERO)).context("SO_LINGER")?;
     }
     if far.len() != near.len() {
         bail!("{} of {} connections were accepted", far.len(), near.len());
