@@ -6,6 +6,28 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use venice_warehouse::host::profile::Profile;
 
+/// An experiment that sweeps over a preset and a profile.
+const KERNELS: &str = r#"
+name = "kernels"
+base = "incast-1g"
+
+[[sweep]]
+key = "server.kernel.preset"
+values = ["linux-2.6.39", "./host.toml"]
+
+[[figure]]
+name = "kernels"
+title = "Goodput by kernel"
+x = "servers"
+y = "goodput"
+series = ["preset"]
+at = { rto = "1ms", client = "pthread" }
+
+[[finding]]
+claim = "A host is no old kernel."
+holds = "goodput{rto=1ms,servers=1,preset=./host.toml} > 0"
+"#;
+
 fn sim(words: &[&str], folder: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_venice-lab"));
     command.arg("sim").args(words).current_dir(folder).output().unwrap()
@@ -62,22 +84,9 @@ fn quick_calibration_makes_profile() {
 fn profiles_are_swept_like_presets() {
     let folder = tempfile::tempdir().unwrap();
     write_profile(folder.path(), "host.toml", "tcp-receive = 700");
-    let sweep = "server.kernel.preset=linux-2.6.39,./host.toml";
-    let run = sim(
-        &[
-            "run",
-            "incast-1g",
-            "--quick",
-            "--points",
-            "servers=1,rto=1ms",
-            "--json",
-            "--sweep",
-            sweep,
-            "--out",
-            "out",
-        ],
-        folder.path(),
-    );
+    std::fs::write(folder.path().join("kernels.toml"), KERNELS).unwrap();
+    let words = ["run", "kernels.toml", "--quick", "--json", "--out", "out", "--points"];
+    let run = sim(&[&words[..], &["servers=1,rto=1ms"]].concat(), folder.path());
     assert!(run.status.success(), "{}", stderr(&run));
     let results: Value = serde_json::from_slice(&run.stdout).unwrap();
     let points = results["points"].as_array().unwrap();
