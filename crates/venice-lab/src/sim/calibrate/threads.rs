@@ -165,7 +165,10 @@ fn naps(effort: &Effort, slack: Option<NonZeroU64>) -> Result<Cost> {
     if slack.is_some() {
         set_current_timer_slack(slack).context("PR_SET_TIMERSLACK")?;
     }
-    let naps = effort.repeat(1, || Ok(std::thread::sleep(NAP)));
+    let naps = effort.repeat(1, || {
+        std::thread::sleep(NAP);
+        Ok(())
+    });
     set_current_timer_slack(NonZeroU64::new(usual)).context("PR_SET_TIMERSLACK")?;
     Ok(naps? - Cost::exact(NAP.as_nanos() as f64))
 }
