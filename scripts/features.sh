@@ -20,6 +20,7 @@ lacks() { # lacks FEATURE: true if this machine really lacks it
         user-namespaces) ! unshare --user true 2>/dev/null ;;
         veth) ! unshare --net ip link add venice-a type veth peer name venice-b 2>/dev/null ;;
         bridge) ! unshare --net ip link add venice-br type bridge 2>/dev/null ;;
+        tbf) ! unshare --net tc qdisc add dev lo root tbf rate 1mbit burst 2kb limit 4kb 2>/dev/null ;;
         memory-cgroup) ! { [[ -d /sys/fs/cgroup/memory ]] || grep -qw memory /sys/fs/cgroup/cgroup.controllers 2>/dev/null; } ;;
         zram) ! { [[ -e /sys/class/zram-control ]] || modprobe -n zram 2>/dev/null; } ;;
         fuse) [[ ! -e /dev/fuse ]] ;;

@@ -9,8 +9,8 @@ use venice_model::{CostModel, LatencyModel, NetworkModel};
 
 use crate::sim::experiment;
 use crate::{
-    accelerators, channels, fault, forecast, memory, model, monitor, opencl, placement, shares,
-    sim, simulator,
+    accelerators, channels, fault, forecast, incast, memory, model, monitor, opencl, placement,
+    shares, sim, simulator,
 };
 use examples::*;
 
@@ -86,6 +86,9 @@ enum Sim {
     /// Write the report of a run anew
     #[command(after_help = experiment::HELP_REPORT)]
     Report(experiment::ReportArgs),
+    /// Measure the costs of this host's operating system, as a profile for experiments
+    #[command(after_help = sim::calibrate::HELP)]
+    Calibrate(sim::calibrate::CalibrateArgs),
     /// Record a program's accesses to memory, for experiments with remote memory
     #[command(after_help = sim::HELP_RECORD)]
     Record(sim::RecordArgs),
@@ -105,6 +108,9 @@ enum Bench {
     /// Compare forecasts of workloads' needs with persistence, on traces of real data centres
     #[command(after_help = HELP_FORECAST)]
     Forecast(forecast::ForecastArgs),
+    /// Measure incast on Linux, in network namespaces, beside the simulator's
+    #[command(after_help = incast::HELP)]
+    Incast(Box<incast::IncastArgs>),
     /// Measure a Monitor Node under thousands of agents: processor time and latencies
     #[command(after_help = HELP_MONITOR_LOAD)]
     Monitor(monitor::MonitorArgs),
@@ -207,6 +213,7 @@ fn simulate(what: Sim) -> anyhow::Result<i32> {
         Sim::Run(args) => experiment::run(&args),
         Sim::Compare(args) => experiment::compare(&args),
         Sim::Report(args) => experiment::report(&args),
+        Sim::Calibrate(args) => sim::calibrate::calibrate(&args),
         Sim::Record(args) => sim::record(&args),
     }
 }
@@ -224,6 +231,7 @@ fn bench(what: Bench) -> anyhow::Result<()> {
         Bench::FaultWorker(args) => fault::execute_worker(args),
         Bench::Memory(args) => memory::execute(*args),
         Bench::Forecast(args) => forecast::execute(args),
+        Bench::Incast(args) => incast::execute(*args),
         Bench::Monitor(args) => monitor::execute(args),
         Bench::Placement(args) => placement::execute(args),
         Bench::Shares(args) => shares::execute(args),

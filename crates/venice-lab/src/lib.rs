@@ -8,6 +8,7 @@
 //! - [`memory`]: whole applications with a part of their memory borrowed, and figures of the
 //!   papers.
 //! - [`forecast`]: forecasts on traces of real data centres.
+//! - [`incast`]: incast on Linux, in network namespaces, beside the simulator's.
 //! - [`monitor`]: a Monitor Node under thousands of agents.
 //! - [`opencl`]: an OpenCL program on granted accelerators beside the local driver.
 //! - [`placement`]: the placement policies beside the optimum.
@@ -26,6 +27,7 @@ mod clock;
 mod cpu_time;
 pub mod fault;
 pub mod forecast;
+pub mod incast;
 pub mod memory;
 pub mod model;
 pub mod monitor;

@@ -9,6 +9,7 @@ EXAMPLES:
   venice bench fault --size 512MiB --local 128MiB --json fault.json
   venice bench forecast --plots plots         fetches public traces with pip, once
   venice bench forecast --trace usage.csv --columns memory,io --window 96 --ahead 4
+  venice bench incast --quick
   venice bench monitor --agents 1000 --store file,etcd
   venice bench placement --plots plots
   venice bench shares --json shares.json

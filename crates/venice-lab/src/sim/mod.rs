@@ -1,6 +1,7 @@
 //! `venice sim`: racks in virtual time, and experiments in simulated worlds.
 
 mod arguments;
+pub mod calibrate;
 mod control;
 mod control_text;
 pub mod experiment;
@@ -34,6 +35,7 @@ EXAMPLES:
   venice sim rack --loss 1%
   venice sim rack --random --seeds 1000
   venice sim control --random --seeds 1000
+  venice sim calibrate --output host.toml
   venice sim list                         experiments in simulated worlds
   venice sim run incast-1g --quick";
 

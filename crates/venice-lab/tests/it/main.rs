@@ -1,5 +1,7 @@
 //! The benchmarks and the experiments end to end.
 
+mod calibrate;
 mod channels;
 mod experiment;
+mod incast;
 mod simulator;

@@ -5,7 +5,7 @@ mod preset;
 use serde::{Deserialize, Serialize};
 use venice_simkernel::units::Picos;
 
-pub use self::preset::{Named, Preset, Presets};
+pub use self::preset::{Named, Preset, Presets, is_path};
 use crate::application::Application;
 use crate::host::config::{BadValue, Server};
 use crate::topology::TopologyConfig;

@@ -1,4 +1,7 @@
-//! Tables that begin with the values of a preset: `kernel = { preset = "linux-3.5.7", futex = 900 }`.
+//! Tables that begin with the values of a preset: `kernel = { preset = "linux-3.5.7", futex = 900 }`. A
+//! preset is a name, or the path of a file where a table has files.
+
+use std::path::Path;
 
 use serde::de::{DeserializeOwned, Error as _};
 use serde::ser::Error as _;
@@ -12,18 +15,49 @@ pub type Named<T> = (&'static str, fn() -> T);
 pub trait Presets: Serialize + DeserializeOwned + 'static {
     /// Names, and what makes their values.
     const PRESETS: &'static [Named<Self>];
+    /// The command that writes files of such tables, if there is one.
+    const WRITTEN_BY: Option<&'static str> = None;
+
+    /// Reads the values of a file.
+    ///
+    /// # Errors
+    /// If it has none; the message names the file.
+    fn read(path: &Path) -> Result<Self, String> {
+        Err(format!("{}: not a file with such a table", path.display()))
+    }
+}
+
+/// True if the text of a preset is the path of a file.
+pub fn is_path(preset: &str) -> bool {
+    preset.contains('/') || preset.ends_with(".toml")
 }
 
 /// A table of values that began as a preset.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preset<T> {
-    /// The preset's name.
+    /// The preset's name, or the path of its file.
     pub name: String,
     /// The values.
     pub values: T,
 }
 
 impl<T: Presets> Preset<T> {
+    /// Returns a preset by its name or path.
+    fn find(text: &str) -> Result<Self, String> {
+        if let Some(found) = Self::named(text) {
+            return Ok(found);
+        }
+        if T::WRITTEN_BY.is_some() && is_path(text) {
+            return T::read(Path::new(text)).map(|values| Self { name: text.to_owned(), values });
+        }
+        let known: Vec<&str> = T::PRESETS.iter().map(|(name, _)| *name).collect();
+        let mut bound = format!("must be one of {}", known.join(", "));
+        if let Some(command) = T::WRITTEN_BY {
+            bound += &format!(", or a file of `{command}` (FILE.toml)");
+        }
+        Err(format!("preset = '{text}': {bound}"))
+    }
+
     /// Returns a preset by its name.
     pub fn named(name: &str) -> Option<Self> {
         let (name, make) = T::PRESETS.iter().find(|(known, _)| *known == name)?;
@@ -55,10 +89,7 @@ impl<'de, T: Presets> Deserialize<'de> for Preset<T> {
                 return Err(D::Error::custom(format!("preset = {other}: expected a name")));
             }
         };
-        let preset = Self::named(&name).ok_or_else(|| {
-            let known: Vec<&str> = T::PRESETS.iter().map(|(name, _)| *name).collect();
-            D::Error::custom(format!("preset = '{name}': must be one of {}", known.join(", ")))
-        })?;
+        let preset = Self::find(&name).map_err(D::Error::custom)?;
         let mut table = toml::Table::try_from(&preset.values).map_err(D::Error::custom)?;
         keys::merge(&mut table, changes);
         let values = table.try_into().map_err(D::Error::custom)?;

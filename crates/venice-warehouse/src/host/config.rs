@@ -55,6 +55,11 @@ pub struct Nic {
     /// Packets that the driver takes from the ring after an interrupt before threads may run
     /// (`net.core.netdev_budget`).
     pub poll_budget: u32,
+    /// A packet leaves up to so much late, at random, and those behind it catch up: a shaper in software
+    /// has timers that are late (tc-tbf(8)). Without it, hosts of one rate fall into step, and one of them
+    /// may lose all of its packets at a full queue (Floyd and Jacobson, "On traffic phase effects in
+    /// packet-switched gateways", 1992).
+    pub jitter: Picos,
     /// Sent bytes are not copied (`sendfile(2)`, scatter and gather).
     pub zero_copy: bool,
     /// Core that is interrupted.
@@ -71,6 +76,7 @@ impl Default for Nic {
             interrupt_packets: 0,
             interrupt_gap: Picos(10 * Picos::MICRO),
             poll_budget: 300,
+            jitter: Picos(0),
             zero_copy: false,
             interrupt_core: 0,
         }
@@ -148,6 +154,7 @@ impl Nic {
             ("dma-latency", self.dma_latency),
             ("interrupt-delay", self.interrupt_delay),
             ("interrupt-gap", self.interrupt_gap),
+            ("jitter", self.jitter),
         ] {
             BadValue::unless(time.0 <= Picos::SECOND, key, time, "at most 1s")?;
         }

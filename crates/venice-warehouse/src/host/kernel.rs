@@ -8,11 +8,14 @@
 //! "Architectural breakdown of end-to-end latency in a TCP/IP network", 2009; Li et al., "Quantifying
 //! the cost of context switch", 2007).
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use venice_simkernel::units::Picos;
 
 use super::config::{BadValue, SocketBuffers};
 use super::noise::Noise;
+use super::profile::Profile;
 use crate::config::{Named, Presets};
 
 /// Costs and settings of an operating system. Costs are instructions, unless a time is given.
@@ -64,6 +67,8 @@ pub struct Kernel {
     pub futex: u32,
     /// A timer that expires.
     pub timer: u32,
+    /// A thread that sleeps until a time is woken this much later (`PR_SET_TIMERSLACK`).
+    pub timer_slack: Picos,
     /// A thread runs at most this long while others wait (`sched_latency_ns`).
     pub time_slice: Picos,
     /// A woken thread takes the core of one that has run at least this long
@@ -84,6 +89,11 @@ impl Default for Kernel {
 impl Presets for Kernel {
     const PRESETS: &'static [Named<Self>] =
         &[("linux-2.6.39", Self::linux_2_6_39), ("linux-3.5.7", Self::linux_3_5_7)];
+    const WRITTEN_BY: Option<&'static str> = Some("venice sim calibrate");
+
+    fn read(path: &Path) -> Result<Self, String> {
+        Profile::read(path).map(|profile| profile.kernel.values).map_err(|error| error.to_string())
+    }
 }
 
 impl Kernel {
@@ -112,6 +122,7 @@ impl Kernel {
             file_control: 500,
             futex: 1_200,
             timer: 2_000,
+            timer_slack: Picos(0),
             time_slice: Picos(4_000 * Picos::MICRO),
             wake_up_granularity: Picos(1_000 * Picos::MICRO),
             sockets: SocketBuffers::default(),
@@ -133,13 +144,16 @@ impl Kernel {
         for (key, cost) in self.clone().costs_mut() {
             BadValue::unless(*cost <= 100_000_000, key, *cost, "at most 100000000 instructions")?;
         }
+        for (key, time) in [("idle-exit", self.idle_exit), ("timer-slack", self.timer_slack)] {
+            BadValue::unless(time.0 <= Picos::SECOND, key, time, "at most 1s")?;
+        }
         BadValue::unless(self.time_slice.0 > 0, "time-slice", self.time_slice, "above 0")?;
         let backlog = self.sockets.backlog;
         BadValue::unless(backlog > 0, "sockets.backlog", backlog, "above 0")
     }
 
     /// Returns all costs in instructions, with their keys.
-    fn costs_mut(&mut self) -> [(&'static str, &mut u32); 21] {
+    pub fn costs_mut(&mut self) -> [(&'static str, &mut u32); 21] {
         [
             ("system-call", &mut self.system_call),
             ("context-switch", &mut self.context_switch),

@@ -11,6 +11,7 @@ pub mod kernel;
 mod moved;
 mod nic;
 pub mod noise;
+pub mod profile;
 mod run;
 mod socket;
 mod system;
@@ -138,7 +139,7 @@ impl Setup {
             free_sockets: Vec::new(),
             epolls: Vec::new(),
             locks: Vec::new(),
-            nic: Nic::default(),
+            nic: Nic::new(random.split("card", &[])),
             ready: Vec::new(),
             opened: 0,
         };

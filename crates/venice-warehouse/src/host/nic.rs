@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::config::Nic as Config;
 use crate::packet::PacketId;
+use venice_simkernel::random::Stream;
 use venice_simkernel::units::BitRate;
 
 /// The state of a network card and its driver.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Nic {
     /// Received packets that the driver has not taken.
     pub received: VecDeque<PacketId>,
@@ -23,9 +24,28 @@ pub(super) struct Nic {
     interrupted_at: Option<u64>,
     /// The ends of transmissions of the packets that have not been sent.
     sent_at: VecDeque<u64>,
+    /// Draws by how much packets are late.
+    random: Stream,
+    /// The time at which the last packet has left.
+    left_at: u64,
 }
 
 impl Nic {
+    /// A card whose lateness draws from `random`.
+    pub fn new(random: Stream) -> Self {
+        Self {
+            received: VecDeque::new(),
+            is_polled: false,
+            is_interrupted: false,
+            interrupt: 0,
+            is_interrupt_due: false,
+            interrupted_at: None,
+            sent_at: VecDeque::new(),
+            random,
+            left_at: 0,
+        }
+    }
+
     /// Puts a packet into the ring; `false`: it is full.
     pub fn receive(&mut self, packet: PacketId, config: &Config) -> bool {
         let has_room = self.received.len() < config.receive_ring as usize;
@@ -69,6 +89,36 @@ impl Nic {
         }
         let begins = self.sent_at.back().map_or(at, |last| at.max(*last));
         self.sent_at.push_back(begins + rate.time_of(bytes.into()));
-        Some(begins)
+        if config.jitter.0 == 0 {
+            return Some(begins);
+        }
+        let late = self.random.below(config.jitter.0);
+        self.left_at = self.left_at.max(begins + late);
+        Some(self.left_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use venice_simkernel::units::Picos;
+
+    #[test]
+    fn late_packets_catch_up() {
+        let rate = BitRate(1_000_000_000);
+        let most = 5 * Picos::MICRO;
+        let config = Config { jitter: Picos(most), ..Config::default() };
+        let exact = Config::default();
+        let (mut late, mut card) = (Nic::new(Stream::new(1)), Nic::new(Stream::new(1)));
+        let (mut last, mut times) = (0, Vec::new());
+        for number in 0..200 {
+            let at = number * 3 * Picos::MICRO;
+            let ideal = card.send(at, 1538, rate, &exact).unwrap();
+            let left = late.send(at, 1538, rate, &config).unwrap();
+            assert!(left >= last && (ideal..ideal + most).contains(&left), "{left} at {ideal}");
+            (last, times) = (left, [times, vec![left - ideal]].concat());
+        }
+        let mean = times.iter().sum::<u64>() / times.len() as u64;
+        assert!((most / 4..most * 3 / 4).contains(&mean), "{mean}");
     }
 }

@@ -117,9 +117,15 @@ impl Host {
         if at <= cx.now {
             return Some(Return::Done);
         }
+        self.set_thread_timer(thread, at, cx);
+        self.sleep(thread)
+    }
+
+    /// Wakes a thread at a time, or as late as the slack of timers allows.
+    fn set_thread_timer(&mut self, thread: ThreadId, at: u64, cx: &mut Cx<'_, '_>) {
+        let at = at.saturating_add(cx.shared.server.kernel.values.timer_slack.0);
         self.threads[usize::from(thread)].wakes_at = at;
         cx.send_at(at, Event::ThreadTimer { thread });
-        self.sleep(thread)
     }
 
     /// The time has come until which a thread sleeps.
@@ -189,10 +195,7 @@ impl Host {
         match wait {
             Wait::Return => return Some(Return::WouldBlock),
             Wait::Until(at) if at <= cx.now => return Some(Return::TimedOut),
-            Wait::Until(at) => {
-                self.threads[usize::from(thread)].wakes_at = at;
-                cx.send_at(at, Event::ThreadTimer { thread });
-            }
+            Wait::Until(at) => self.set_thread_timer(thread, at, cx),
             Wait::Block => {}
         }
         self.sockets[socket as usize].readers.push(thread);
