@@ -9,8 +9,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 broken=0
 complain() { echo "tidy: $1" >&2; broken=1; }
 
-# Crates that map memory, take over or confine a process, call C, or ask the kernel for what has no safe form.
-may_be_unsafe=" venice-memory venice-ports venice-preload venice-accel venice-opencl venice-cuda venice-fake-cuda venice-service venice-swap venice-lab venice-measure venice-c venice-py "
+# Crates that map memory, take over or confine a process, call C, ask the kernel for what has no safe form, or
+# prefetch.
+may_be_unsafe=" venice-memory venice-ports venice-preload venice-accel venice-opencl venice-cuda venice-fake-cuda venice-service venice-swap venice-lab venice-measure venice-c venice-py venice-simkernel "
 # The protocol: no clock, no thread, no socket, no order that changes from run to run.
 sans_io="venice-wire venice-model venice-tcp venice-fabric venice-rack"
 longest_file_lines=800

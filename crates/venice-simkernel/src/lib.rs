@@ -9,10 +9,11 @@
 //! - [`engine`]: worlds of many nodes in parts that run on threads, the same run for any number.
 //! - [`random`]: a stream of random numbers for each user of one seed.
 //! - [`trace`]: a hash over all events of a run.
+//! - [`prefetch`]: memory that the next events need, fetched before they come.
 //! - [`minimise`]: smaller scenarios that fail in the same way.
 //! - [`pcapng`]: captures for Wireshark.
 //! - [`units`]: times and shares in text form.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod clocks;
 pub mod engine;
@@ -20,6 +21,7 @@ pub mod events;
 mod mailbox;
 pub mod minimise;
 pub mod pcapng;
+pub mod prefetch;
 pub mod queue;
 pub mod random;
 pub mod trace;

@@ -176,6 +176,14 @@ impl<E> Queue<E> {
         present.into_iter().chain(late).min()
     }
 
+    /// Returns the event that comes after `before` others, if it is of the present tick and was known when
+    /// that began: enough to prepare for it.
+    #[inline]
+    pub fn ahead(&self, before: usize) -> Option<&E> {
+        let at = self.present.len().checked_sub(before + 1)?;
+        Some(&self.present[at].event)
+    }
+
     /// Returns the number of events.
     pub fn len(&self) -> usize {
         self.len

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use venice_simkernel::engine::{Node, Outbox, Part};
+use venice_simkernel::prefetch::{Ahead, prefetch};
 use venice_simkernel::units::BitRate;
 
 use crate::capture::{Capture, LinkEnd};
@@ -311,6 +312,19 @@ impl Part for WarehousePart {
         let (switch, depths) = (&mut switches[place], depths.get_mut(place));
         let at = AtSwitch { number, node, shared, switch, depths, packets, journeys, records };
         at.handle(event, out);
+    }
+
+    fn prefetch(&self, node: Node, event: &Event, ahead: Ahead) {
+        let shared = self.shared.as_deref().expect("a part is attached before it runs");
+        let place = shared.places[node as usize] as usize;
+        match (ahead, node < shared.topology.hosts()) {
+            (_, true) => self.hosts[place].prefetch(ahead),
+            (Ahead::Far, false) => prefetch(&self.switches[place], 1),
+            (Ahead::Near, false) => {}
+        }
+        if let (Event::Arrive { packet, .. }, Ahead::Far) = (event, ahead) {
+            prefetch(self.packets.get(*packet), 2);
+        }
     }
 
     fn digest(&self, event: &Event) -> u64 {

@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 use venice_simkernel::engine::Outbox;
+use venice_simkernel::prefetch::{Ahead, prefetch, prefetch_first};
 use venice_simkernel::random::Stream;
 
 use self::core::Core;
@@ -51,6 +52,21 @@ pub struct Host {
     ready: Vec<SocketId>,
     /// Connections opened, for their first sequence numbers.
     opened: u32,
+}
+
+impl Host {
+    /// Prefetches what most events use: the host itself, then its first core, thread and socket.
+    #[inline]
+    pub fn prefetch(&self, ahead: Ahead) {
+        match ahead {
+            Ahead::Far => prefetch(self, 4),
+            Ahead::Near => {
+                prefetch_first(&self.cores, 4);
+                prefetch_first(&self.threads, 3);
+                prefetch_first(&self.sockets, 2);
+            }
+        }
+    }
 }
 
 /// A lock, or a barrier.
