@@ -10,6 +10,7 @@ use venice_fabric::{
     AccessError, GrantedMemory, Initiator, InitiatorConfig, LendingMemory, LinkConfig, PeerAddr,
     PeerIndex, Refusal, ScatterGather, Target, TargetConfig, Transmission,
 };
+use venice_simkernel::queue::Queue;
 use venice_wire::{Checksum, GrantId, GrantKey, MAX_FRAME_BYTES, NodeId};
 
 pub use venice_testkit::random::SplitMix64 as Rng;
@@ -54,8 +55,8 @@ pub struct Network {
     pub faults: Faults,
     pub sent: u64,
     rng: Rng,
-    /// By time of arrival, then by number.
-    on_the_way: BTreeMap<(u64, u64), Packet>,
+    /// By time of arrival, then by a number that swaps packets at times.
+    on_the_way: Queue<Packet>,
     history: Vec<Packet>,
 }
 
@@ -93,7 +94,7 @@ impl Network {
         if self.rng.chance(self.faults.delayed) {
             delay_ns += self.rng.below(5 * MS);
         }
-        self.on_the_way.insert((now_ns + delay_ns, self.sent * 4 + self.rng.below(4)), packet);
+        self.on_the_way.push(now_ns + delay_ns, self.sent * 4 + self.rng.below(4), packet);
     }
 
     pub fn is_empty(&self) -> bool {
@@ -243,7 +244,7 @@ impl World {
             faults,
             sent: 0,
             rng: Rng(rng.draw()),
-            on_the_way: BTreeMap::new(),
+            on_the_way: Queue::default(),
             history: Vec::new(),
         };
         let config = initiator_config(rng.draw(), &link);
@@ -308,7 +309,7 @@ impl World {
     pub fn step_without_collecting(&mut self) -> bool {
         self.transmit();
         self.check_no_spinning();
-        let arrival_ns = self.network.on_the_way.keys().next().map(|&(at_ns, _)| at_ns);
+        let arrival_ns = self.network.on_the_way.next_at();
         let donors = self.donors.iter().filter(|donor| donor.is_alive);
         let timeouts = donors.filter_map(|donor| donor.target.poll_timeout());
         let next_ns = timeouts.chain(self.initiator.poll_timeout()).chain(arrival_ns).min();
@@ -370,11 +371,8 @@ impl World {
     }
 
     pub fn deliver(&mut self) {
-        while let Some(entry) = self.network.on_the_way.first_entry() {
-            if entry.key().0 > self.now_ns {
-                return;
-            }
-            let packet = entry.remove();
+        let until_ns = self.now_ns + 1;
+        while let Some((_, _, packet)) = self.network.on_the_way.pop_ranked_before(until_ns) {
             match (packet.from, packet.to) {
                 (_, Place::Donor(n)) if self.donors[n].is_alive => {
                     let Donor { target, memory, .. } = &mut self.donors[n];

@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use venice_fabric::LinkModel;
 use venice_sim::network::Link;
+use venice_simkernel::events::Events;
 use venice_simkernel::random::Stream;
 use venice_wire::MAX_FRAME_BYTES;
 
@@ -63,8 +64,7 @@ pub struct State {
     pub block: Arc<RunBlockMap>,
     pub rng: Stream,
     scenario: Scenario,
-    events: BTreeMap<(u64, u64), Event>,
-    event_count: u64,
+    events: Events<Event>,
     running: usize,
     /// The number of each actor's wait (`u64::MAX` after its end), and whether a frame ends that
     /// wait.
@@ -97,8 +97,7 @@ impl World {
             block: block.clone(),
             rng: root.split("borrowing", &[]),
             scenario: scenario.clone(),
-            events: BTreeMap::new(),
-            event_count: 0,
+            events: Events::default(),
             running: usize::MAX,
             waits: [0; ACTORS],
             wakes_on_frame: [false; ACTORS],
@@ -198,14 +197,13 @@ impl World {
 
 impl State {
     fn at(&mut self, at_ns: u64, event: Event) {
-        self.event_count += 1;
-        self.events.insert((at_ns.max(self.now_ns), self.event_count), event);
+        self.events.push(at_ns.max(self.now_ns), event);
     }
 
     /// Processes events until an actor's turn comes, and returns that actor.
     fn go_on(&mut self) -> usize {
         loop {
-            let ((at_ns, _), event) = self.events.pop_first().expect("an actor waits");
+            let (at_ns, event) = self.events.pop().expect("an actor waits");
             self.now_ns = at_ns;
             if at_ns > LAST_NS {
                 self.wrong.get_or_insert("the run does not end".into());
