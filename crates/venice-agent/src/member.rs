@@ -73,8 +73,7 @@ impl Member {
             links: LinkTests::start(),
         };
         let lender = Arc::clone(&self.lender);
-        // Freed memory is reported at once: a queued request may wait for it.
-        let mut freed = std::pin::pin!(lender.freed());
+        let mut changed = std::pin::pin!(lender.changed());
         let mut near = Arc::default();
         loop {
             while let Some(output) = self.state.poll_output() {
@@ -95,8 +94,8 @@ impl Member {
                     }
                     self.handle_answer(call, answer, &mut calls.besides[call.at]);
                 }
-                () = &mut freed => {
-                    freed.set(lender.freed());
+                () = &mut changed => {
+                    changed.set(lender.changed());
                     self.state.handle_change(monotonic_ns());
                 }
                 () = sleep(Duration::from_nanos(wait_ns.unwrap_or(0))), if wait_ns.is_some() => {

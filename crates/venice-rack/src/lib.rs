@@ -6,7 +6,9 @@
 //!   places requests ([`placement`]) and leads the handshake with the donors.
 //!   [`monitor_node::MonitorNode`] is the core with its callers, its store and its peers.
 //! - [`donor::DonorCore`] is the lending half of a node agent: slabs, grants, leases.
-//!   [`agent_member::AgentMember`] is its other half: registration, and reports to Monitor Nodes.
+//!   [`donor_node::DonorNode`] is the core with its callers and the memory that changes hands,
+//!   [`agent_member::AgentMember`] the other half of an agent: registration, and reports to Monitor
+//!   Nodes.
 //! - [`pressure::PressureWatch`] decides what a donor does when its machine is short of memory.
 //! - [`pausable_clock::PausableClock`] is the clock for the liveness of others.
 //! - [`forecast::Forecaster`] predicts the need of a workload from its past use.
@@ -31,6 +33,7 @@ pub mod agent_member;
 pub mod caller;
 pub mod counts;
 pub mod donor;
+pub mod donor_node;
 pub mod door;
 pub mod event;
 pub mod forecast;

@@ -134,7 +134,7 @@ pub enum DonorCall {
 }
 
 /// A donor's answer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DonorAnswer {
     /// To all calls but a ping.
     Status(DonorStatus),

@@ -3,7 +3,9 @@ use std::net::TcpListener;
 
 use tokio::sync::watch;
 use venice_control::server::{AgentHandler, serve_agent};
-use venice_control::{Caller, DonorStatus, LeaseState, Pong, PrepareRequest, ResourceKind, Share};
+use venice_control::{
+    Caller, DonorAnswer, DonorCall, DonorStatus, LeaseState, ResourceKind, Share,
+};
 use venice_testkit::identity;
 use venice_testkit::wait::wait_until;
 use venice_wire::{GrantId, GrantKey, NodeId};
@@ -78,25 +80,17 @@ struct Agent {
 }
 
 impl AgentHandler for Agent {
-    async fn prepare(&self, _: PrepareRequest) -> Result<DonorStatus, Refusal> {
+    async fn call(&self, _: DonorCall) -> Result<DonorAnswer, Refusal> {
         unreachable!("the Monitor Node's call")
     }
 
-    async fn commit(&self, _: GrantId, _: u64) -> Result<DonorStatus, Refusal> {
-        unreachable!("the Monitor Node's call")
-    }
-
-    async fn abort(&self, _: GrantId) -> DonorStatus {
-        unreachable!("the Monitor Node's call")
-    }
-
-    async fn release(&self, _: Vec<GrantId>) -> DonorStatus {
-        unreachable!("the Monitor Node's call")
-    }
-
-    async fn give_back(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> DonorStatus {
+    async fn give_back(
+        &self,
+        _: Caller,
+        leases: Vec<(GrantId, GrantKey)>,
+    ) -> Result<DonorAnswer, Refusal> {
         lock_set(&self.returned).extend(leases.into_iter().map(|(grant, _)| grant));
-        DonorStatus::default()
+        Ok(DonorAnswer::Status(DonorStatus::default()))
     }
 
     async fn renew(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> Vec<LeaseState> {
@@ -110,10 +104,6 @@ impl AgentHandler for Agent {
         (grant, _): (GrantId, GrantKey),
     ) -> Result<watch::Receiver<ServiceState>, Refusal> {
         Ok(self.services[&grant].subscribe())
-    }
-
-    async fn ping(&self) -> Pong {
-        Pong { name: "node1".into(), instance: 1 }
     }
 }
 
