@@ -9,6 +9,8 @@
 //!   [`donor_node::DonorNode`] is the core with its callers and the memory that changes hands,
 //!   [`agent_member::AgentMember`] the other half of an agent: registration, and reports to Monitor
 //!   Nodes.
+//! - [`lease_holder::LeaseHolder`] is what a recipient does with its grants: renewals, losses,
+//!   releases.
 //! - [`pressure::PressureWatch`] decides what a donor does when its machine is short of memory.
 //! - [`pausable_clock::PausableClock`] is the clock for the liveness of others.
 //! - [`forecast::Forecaster`] predicts the need of a workload from its past use.
@@ -39,6 +41,7 @@ pub mod event;
 pub mod forecast;
 pub mod kind;
 pub mod label;
+pub mod lease_holder;
 pub mod monitor;
 pub mod monitor_node;
 pub mod pausable_clock;
