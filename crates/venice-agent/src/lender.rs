@@ -280,7 +280,7 @@ impl Lender {
 
     fn hold_files(&self, hold: &FileHold) -> bool {
         let until_ns = hold.for_ns.map_or(u64::MAX, |for_ns| monotonic_ns().saturating_add(for_ns));
-        self.grants.lock().hold_files(hold.grant(), until_ns)
+        self.grants.lock().hold_files(hold.of(), until_ns)
     }
 
     /// Gives a grant to its successor: its slabs once no answer to the old owner is to be sent from

@@ -79,8 +79,8 @@ pub struct FileHold {
 }
 
 impl FileHold {
-    /// Returns the grant.
-    pub fn grant(&self) -> GrantId {
+    /// Returns the grant whose files are held.
+    pub fn of(&self) -> GrantId {
         self.step.from
     }
 }

@@ -244,7 +244,7 @@ impl Donor {
                 }
             }
             DonorCall::Release(grants) => {
-                grants.iter().for_each(|grant| drop(call_times.remove(grant)));
+                call_times.retain(|grant, _| !grants.contains(grant));
             }
             DonorCall::Abort(_)
             | DonorCall::PrepareTransfer(_)

@@ -54,7 +54,7 @@ fn outputs(donor: &mut DonorNode, clock_ns: u64) -> Vec<Output> {
 fn transfer(donor: &mut DonorNode, token: u64, call: DonorCall, is_held: bool) -> Vec<Output> {
     donor.handle_call(S, Token(token), call);
     let Some(Output::HoldFiles(hold)) = donor.poll_output(S) else { panic!("no hold") };
-    assert_eq!(hold.grant(), OLD);
+    assert_eq!(hold.of(), OLD);
     donor.handle_files_held(S, hold, is_held);
     outputs(donor, S)
 }
