@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use venice_control::server::{AgentHandler, TlsServer};
-use venice_control::{
-    Caller, DonorStatus, LeaseState, Pong, PrepareRequest, Refusal, ServiceState, TransferStep,
-};
+use venice_control::{Caller, DonorAnswer, DonorCall, LeaseState, Refusal, ServiceState};
 use venice_wire::{GrantId, GrantKey};
 
 use crate::lender::Lender;
@@ -16,8 +14,6 @@ use crate::lender::Lender;
 pub(crate) struct Handler {
     pub(crate) lender: Arc<Lender>,
     pub(crate) tls: Arc<TlsServer>,
-    pub(crate) name: String,
-    pub(crate) instance: u64,
 }
 
 impl Handler {
@@ -30,40 +26,17 @@ impl Handler {
 }
 
 impl AgentHandler for Handler {
-    async fn prepare(&self, request: PrepareRequest) -> Result<DonorStatus, Refusal> {
-        self.lender.prepare(request)
+    async fn call(&self, call: DonorCall) -> Result<DonorAnswer, Refusal> {
+        self.lender.call(call).await
     }
 
-    async fn commit(&self, grant: GrantId, donor_epoch: u64) -> Result<DonorStatus, Refusal> {
-        self.lender.commit(grant, donor_epoch)
-    }
-
-    async fn abort(&self, grant: GrantId) -> DonorStatus {
-        self.lender.abort(grant)
-    }
-
-    async fn release(&self, grants: Vec<GrantId>) -> DonorStatus {
-        self.lender.release(&grants).await
-    }
-
-    async fn prepare_transfer(&self, step: TransferStep) -> Result<DonorStatus, Refusal> {
-        self.lender.prepare_transfer(&step)
-    }
-
-    async fn commit_transfer(&self, step: TransferStep) -> Result<DonorStatus, Refusal> {
-        self.lender.commit_transfer(&step).await
-    }
-
-    async fn abort_transfer(&self, from: GrantId, grant: GrantId) -> Result<DonorStatus, Refusal> {
-        Ok(self.lender.abort_transfer(from, grant))
-    }
-
-    async fn give_back(&self, caller: Caller, leases: Vec<(GrantId, GrantKey)>) -> DonorStatus {
+    async fn give_back(
+        &self,
+        caller: Caller,
+        leases: Vec<(GrantId, GrantKey)>,
+    ) -> Result<DonorAnswer, Refusal> {
         self.note_wrong_keys(&caller, &leases);
-        let is_right = |lease: &&(GrantId, GrantKey)| self.lender.key_fits(lease) == Some(true);
-        let grants: Vec<GrantId> =
-            leases.iter().filter(is_right).map(|(grant, _)| *grant).collect();
-        self.lender.release(&grants).await
+        self.lender.give_back(&leases).await
     }
 
     async fn renew(&self, caller: Caller, leases: Vec<(GrantId, GrantKey)>) -> Vec<LeaseState> {
@@ -78,9 +51,5 @@ impl AgentHandler for Handler {
     ) -> Result<watch::Receiver<ServiceState>, Refusal> {
         self.note_wrong_keys(&caller, &[lease]);
         self.lender.watch_service(lease)
-    }
-
-    async fn ping(&self) -> Pong {
-        Pong { name: self.name.clone(), instance: self.instance }
     }
 }

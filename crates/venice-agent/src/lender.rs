@@ -1,35 +1,37 @@
-//! Lending: carries out the core's decisions on slabs, grants and ports.
+//! Lending: performs the outputs of [`DonorNode`] on slabs, ports and services.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, oneshot};
 use venice_control::{
-    CalledBack, DonorReport, DonorStatus, HeldState, LeaseState, PrepareRequest, Refusal,
+    CalledBack, DonorAnswer, DonorCall, DonorReport, LeaseState, Pong, Refusal, TransferStep,
 };
 use venice_fabric::RecipientId;
 use venice_memory::donor::{SharedGrants, Slab, SlabPool};
 use venice_ports::monotonic_ns;
 use venice_ports::shm::ShmServer;
-use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, EndReason, Prepared};
-use venice_rack::pausable_clock::{PausableClock, TICK_NS};
+use venice_rack::donor::{DonorSettings, EndReason};
+use venice_rack::donor_node::{DonorNode, FileHold, Output};
+use venice_rack::monitor::Token;
 use venice_rack::pressure::PressureReport;
 use venice_wire::{GrantId, GrantKey};
 
 use crate::ports::Ports;
 use crate::services::{Services, end_text};
 
-/// Time for which the recipients of an ended grant are still served, to be notified. Their links
-/// time out after as much silence: a recipient without a notice notices then.
-const NOTIFY_FOR: Duration = Duration::from_secs(2);
 /// Shortest stall that is logged.
 const LOGGED_STALL: Duration = Duration::from_secs(1);
-/// Most ended grants remembered; beyond, the oldest is forgotten early.
-const MAX_ENDED: usize = 4096;
 /// Time for which a stopping agent waits until its recipients have been notified.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval between two checks whether answers to an old owner are sent.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// The result of a call.
+type Answered = Result<DonorAnswer, Refusal>;
+
 /// State shared by all tasks of the agent.
 #[derive(Debug)]
 pub(crate) struct Lender {
@@ -37,13 +39,12 @@ pub(crate) struct Lender {
     pub(crate) pool: SlabPool,
     pub(crate) services: Services,
     grants: SharedGrants,
-    prepare_timeout_ns: u64,
     /// Empty once the agent has stopped.
     ports: Mutex<Ports>,
     /// Notified when deadlines may have changed.
     deadlines: Notify,
-    /// Notified when slabs have become free.
-    freed: Notify,
+    /// Notified when there is something to report at once.
+    changed: Notify,
     /// Held while slabs are replaced, so that each task replaces its own: otherwise one could count
     /// slabs as free that another is still making.
     pub(crate) replacing: Mutex<()>,
@@ -51,22 +52,14 @@ pub(crate) struct Lender {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(crate) core: DonorCore,
-    attention: PausableClock,
+    pub(crate) node: DonorNode,
     /// Memory pressure of this machine.
     pub(crate) pressure: PressureReport,
-    /// Slabs of prepared, uncommitted grants, which no port can reach yet, and of grants that are
-    /// changing hands. Device grants stay here with no slabs.
-    pub(crate) set_aside: BTreeMap<GrantId, Vec<Slab>>,
-    /// Ended grants and the time until which their recipients are notified, the oldest first.
-    ended: VecDeque<(u64, GrantId)>,
-}
-
-impl State {
-    /// Returns the time that leases and handshakes use.
-    pub(crate) fn now_ns(&self) -> u64 {
-        self.attention.now_ns(monotonic_ns())
-    }
+    /// Slabs that no port can reach yet: of prepared grants, and of successors.
+    set_aside: BTreeMap<GrantId, Vec<Slab>>,
+    /// Calls that wait for their reply.
+    calls: BTreeMap<Token, oneshot::Sender<Answered>>,
+    last_call: u64,
 }
 
 impl Lender {
@@ -75,31 +68,30 @@ impl Lender {
         grants: SharedGrants,
         ports: Ports,
         services: Services,
-        prepare_timeout: Duration,
+        (prepare_timeout, pong): (Duration, Pong),
     ) -> Self {
         let settings = DonorSettings {
             total_slabs: pool.total_slabs() as u32,
             prepare_timeout_ns: prepare_timeout.as_nanos() as u64,
         };
-        let mut core = DonorCore::new(settings);
+        let mut node = DonorNode::new(settings, pong, monotonic_ns());
         // Device memory may still be mapped by recipients of an earlier agent.
-        core.handle_withhold(pool.give_up_missing() as u32);
+        node.core_mut().handle_withhold(pool.give_up_missing(usize::MAX) as u32);
         let state = State {
-            core,
-            attention: PausableClock::new(monotonic_ns()),
+            node,
             pressure: PressureReport::default(),
             set_aside: BTreeMap::new(),
-            ended: VecDeque::new(),
+            calls: BTreeMap::new(),
+            last_call: 0,
         };
         Self {
             state: Mutex::new(state),
             pool,
             services,
             grants,
-            prepare_timeout_ns: settings.prepare_timeout_ns,
             ports: Mutex::new(ports),
             deadlines: Notify::new(),
-            freed: Notify::new(),
+            changed: Notify::new(),
             replacing: Mutex::new(()),
         }
     }
@@ -116,9 +108,7 @@ impl Lender {
     pub(crate) async fn say_goodbye(&self) {
         let grants = self.grants.lock().ids();
         for grant in grants {
-            let slabs = self.grants.lock().end(grant);
-            self.ports().revoke(grant);
-            drop(slabs);
+            drop(self.end_at_ports(grant));
         }
         let are_notified = async {
             while !self.ports().are_notified() {
@@ -129,157 +119,80 @@ impl Lender {
     }
 
     pub(crate) fn set_epoch(&self, epoch: u64) {
-        self.state().core.set_epoch(epoch);
+        self.state().node.core_mut().set_epoch(epoch);
     }
 
     /// Sets whether the node is being drained.
     pub(crate) fn set_draining(&self, is_draining: bool) {
-        self.state().core.handle_draining(is_draining);
+        self.state().node.core_mut().handle_draining(is_draining);
     }
 
     /// Sets the grants that are preempted for requests of higher priority; others are not.
-    pub(crate) fn set_called_back(&self, called_back: &[CalledBack]) {
-        let mut state = self.state();
-        let now_ns = state.now_ns();
-        state.core.handle_called_back(now_ns, called_back);
-        drop(state);
-        // There may be a new deadline.
-        self.deadlines.notify_one();
+    pub(crate) fn set_called_back(self: &Arc<Self>, called_back: &[CalledBack]) {
+        self.input(|node, clock_ns| {
+            let now_ns = node.now_ns(clock_ns);
+            node.core_mut().handle_called_back(now_ns, called_back);
+        });
     }
 
     /// Reclaims this many lent slabs, and revokes them after `within`.
     pub(crate) fn reclaim(self: &Arc<Self>, slabs: u32, within: Option<Duration>) {
-        let mut state = self.state();
-        let now_ns = state.now_ns();
         let within_ns = within.map(|within| within.as_nanos() as u64);
-        state.core.handle_want_back(now_ns, slabs, within_ns);
-        drop(state);
-        // There may be a new deadline.
-        self.deadlines.notify_one();
-    }
-
-    /// Returns the slab counts and every grant, for the heartbeat. A successor whose memory is still
-    /// set aside is left out: the Monitor Node would give its key to the new owner.
-    pub(crate) fn report(&self) -> DonorReport {
-        let state = self.state();
-        let mut report = state.core.report();
-        report.held.retain(|held| {
-            let is_memory = held.share.slabs() > 0 && held.state == HeldState::Committed;
-            !is_memory || !state.set_aside.contains_key(&held.id)
+        self.input(|node, clock_ns| {
+            let now_ns = node.now_ns(clock_ns);
+            node.core_mut().handle_want_back(now_ns, slabs, within_ns);
         });
-        report
     }
 
-    pub(crate) fn prepare(
-        self: &Arc<Self>,
-        request: PrepareRequest,
-    ) -> Result<DonorStatus, Refusal> {
-        let (grant, slabs) = (request.grant, request.share.slabs() as usize);
-        let at_once = request.at_once.then_some(request.donor_epoch);
-        let mut state = self.state();
-        let now_ns = state.now_ns();
-        let prepared = state.core.handle_prepare(now_ns, request);
-        let result = match prepared {
-            Ok(Prepared::Repeated(status)) => Ok(status),
-            Ok(Prepared::New(status)) => match self.pool.take(slabs) {
-                Some(slabs) => {
-                    state.set_aside.insert(grant, slabs);
-                    Ok(status)
-                }
-                None => {
-                    state.core.handle_abort(now_ns, grant);
-                    Err(Refusal::Failed("its slabs are still being made".into()))
-                }
-            },
-            Err(refusal) => Err(refusal),
-        };
-        self.carry_out(state);
+    /// Returns the slab counts and every grant, for the heartbeat.
+    pub(crate) fn report(&self) -> DonorReport {
+        self.state().node.report()
+    }
+
+    /// Executes a call of the Monitor Node, whatever becomes of the caller.
+    pub(crate) async fn call(self: &Arc<Self>, call: DonorCall) -> Answered {
+        self.ask(|node, clock_ns, token| node.handle_call(clock_ns, token, call)).await
+    }
+
+    /// Ends the grants whose keys are right; completes when they are free.
+    pub(crate) async fn give_back(self: &Arc<Self>, leases: &[(GrantId, GrantKey)]) -> Answered {
+        self.ask(|node, clock_ns, token| node.handle_give_back(clock_ns, token, leases)).await
+    }
+
+    async fn ask(self: &Arc<Self>, begin: impl FnOnce(&mut DonorNode, u64, Token)) -> Answered {
+        let (sender, reply) = oneshot::channel();
+        {
+            let mut state = self.state();
+            state.last_call += 1;
+            let token = Token(state.last_call);
+            state.calls.insert(token, sender);
+            begin(&mut state.node, monotonic_ns(), token);
+            self.perform_all(&mut state);
+        }
         self.deadlines.notify_one();
-        match at_once {
-            Some(epoch) => result.and_then(|_| self.commit(grant, epoch)),
-            None => result,
-        }
+        reply.await.expect("every call is replied to")
     }
 
-    pub(crate) fn commit(
-        self: &Arc<Self>,
-        grant: GrantId,
-        epoch: u64,
-    ) -> Result<DonorStatus, Refusal> {
-        let mut state = self.state();
-        let now_ns = state.now_ns();
-        let result = state.core.handle_commit(now_ns, grant, epoch);
-        let view = state.core.grant(grant).filter(|_| result.is_ok());
-        if let Some(view) = view.filter(|view| view.slabs == 0)
-            && let Some(share) = state.core.share(grant)
-        {
-            let share = (share, state.core.owner(grant));
-            self.services.begin(grant, view.key, share, self.ports().node_secret());
-        }
-        if let Some(view) = view.filter(|view| view.slabs > 0)
-            && let Some(slabs) = state.set_aside.remove(&grant)
-        {
-            self.share(RecipientId(view.recipient), grant, view.key, slabs);
-        }
-        self.carry_out(state);
+    pub(crate) fn renew(self: &Arc<Self>, leases: &[(GrantId, GrantKey)]) -> Vec<LeaseState> {
+        self.input(|node, clock_ns| node.handle_renew(clock_ns, leases))
+    }
+
+    /// Gives the logic an input with the clock's time, and performs the outputs.
+    pub(crate) fn input<T>(self: &Arc<Self>, input: impl FnOnce(&mut DonorNode, u64) -> T) -> T {
+        let result = {
+            let mut state = self.state();
+            let result = input(&mut state.node, monotonic_ns());
+            self.perform_all(&mut state);
+            result
+        };
+        // There may be another deadline.
         self.deadlines.notify_one();
         result
     }
 
-    pub(crate) fn abort(self: &Arc<Self>, grant: GrantId) -> DonorStatus {
-        let mut state = self.state();
-        let now_ns = state.now_ns();
-        let status = state.core.handle_abort(now_ns, grant);
-        self.carry_out(state);
-        status
-    }
-
-    /// Revokes grants; completes when their slabs are free again, whoever ended the grants.
-    pub(crate) async fn release(self: &Arc<Self>, grants: &[GrantId]) -> DonorStatus {
-        self.start_release(grants);
-        loop {
-            // Before the check, so that no notification between the two is missed.
-            let freed = self.freed();
-            if let Some(status) = self.status_if_freed(grants) {
-                return status;
-            }
-            freed.await;
-        }
-    }
-
-    pub(crate) fn start_release(self: &Arc<Self>, grants: &[GrantId]) {
-        let mut state = self.state();
-        let now_ns = state.now_ns();
-        for grant in grants {
-            state.core.handle_release(now_ns, *grant);
-        }
-        self.carry_out(state);
-    }
-
-    fn status_if_freed(&self, grants: &[GrantId]) -> Option<DonorStatus> {
-        let state = self.state();
-        let any_left = grants.iter().any(|grant| state.core.is_freeing(*grant));
-        (!any_left).then(|| state.core.status())
-    }
-
-    /// Completes when slabs become free again after this call.
-    pub(crate) fn freed(&self) -> Notified<'_> {
-        self.freed.notified()
-    }
-
-    pub(crate) fn renew(self: &Arc<Self>, leases: &[(GrantId, GrantKey)]) -> Vec<LeaseState> {
-        let mut state = self.state();
-        let now_ns = state.now_ns();
-        let states =
-            leases.iter().map(|(grant, key)| state.core.handle_renew(now_ns, *grant, *key));
-        let states = states.collect();
-        self.carry_out(state);
-        states
-    }
-
     /// Compares the key with the grant's; `None` if there is no such grant (any more).
     pub(crate) fn key_fits(&self, (grant, key): &(GrantId, GrantKey)) -> Option<bool> {
-        self.state().core.grant(*grant).map(|view| view.key == *key)
+        self.state().node.core().grant(*grant).map(|view| view.key == *key)
     }
 
     /// Returns the accesses to lent memory with a wrong key since the last call.
@@ -291,11 +204,10 @@ impl Lender {
     pub(crate) async fn watch_deadlines(self: Arc<Self>) {
         let mut is_watching = false;
         loop {
-            let missed = self.tick_clock();
+            let (missed, wait) = self.end_due_leases();
             if is_watching && missed >= LOGGED_STALL {
                 tracing::warn!(?missed, "this node stalled: leases are extended by that time");
             }
-            let wait = self.end_due_leases();
             is_watching = wait.is_some();
             // `Notify` stores a notification that arrives before the wait.
             match wait {
@@ -307,129 +219,135 @@ impl Lender {
         }
     }
 
-    /// Extends all leases by the time in which this process could not receive renewals, and returns
-    /// that time.
-    fn tick_clock(&self) -> Duration {
-        Duration::from_nanos(self.state().attention.handle_tick(monotonic_ns()))
-    }
-
-    /// Ends due leases; returns the time until the next call.
-    fn end_due_leases(self: &Arc<Self>) -> Option<Duration> {
+    /// Ends due leases. Returns the time by which they were extended, since this process could not
+    /// receive renewals, and the time until the next call.
+    fn end_due_leases(self: &Arc<Self>) -> (Duration, Option<Duration>) {
         let mut state = self.state();
-        let now_ns = state.now_ns();
-        state.core.handle_timeout(now_ns);
-        self.forget_ended(now_ns, &mut state.ended);
-        let next_ns = state.core.poll_timeout();
-        let next_ns =
-            next_ns.into_iter().chain(state.ended.front().map(|(until_ns, _)| *until_ns)).min();
-        self.carry_out(state);
-        next_ns.map(|next_ns| Duration::from_nanos(next_ns.saturating_sub(now_ns).min(TICK_NS)))
+        let clock_ns = monotonic_ns();
+        let missed_ns = state.node.handle_timeout(clock_ns);
+        self.perform_all(&mut state);
+        let until = |next_ns: u64| Duration::from_nanos(next_ns.saturating_sub(clock_ns));
+        (Duration::from_nanos(missed_ns), state.node.poll_timeout(clock_ns).map(until))
     }
 
-    /// Forgets ended grants; from then on their keys are refused.
-    fn forget_ended(&self, now_ns: u64, ended: &mut VecDeque<(u64, GrantId)>) {
-        while let Some((until_ns, grant)) = ended.front().copied()
-            && (until_ns <= now_ns || ended.len() > MAX_ENDED)
-        {
-            ended.pop_front();
-            self.grants.lock().forget(grant);
-            self.ports().forget(grant);
+    fn perform_all(self: &Arc<Self>, state: &mut State) {
+        while let Some(output) = state.node.poll_output(monotonic_ns()) {
+            self.perform(state, output);
         }
     }
 
-    /// Carries out the core's actions, and unlocks it. Making fresh slabs takes long and happens on
-    /// other threads.
-    pub(crate) fn carry_out(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        let mut ended = Vec::new();
-        while let Some(action) = state.core.poll_action() {
-            let DonorAction::FreeSlabs { grant, slabs: count, reason } = action;
-            let set_aside = state.set_aside.remove(&grant);
-            // Out of the table first: from then on no port reaches the slabs, and no recipient can
-            // fetch them again after its connections are cut.
-            let slabs = match set_aside {
-                Some(slabs) => slabs,
-                None => self.end_at_ports(&mut state, grant).unwrap_or_default(),
-            };
-            ended.push((grant, reason, (count > 0).then_some(slabs)));
+    fn perform(self: &Arc<Self>, state: &mut State, output: Output) {
+        match output {
+            Output::Reply(token, result) => {
+                // A caller that hung up needs none.
+                let _ = state.calls.remove(&token).map(|caller| caller.send(result));
+            }
+            Output::SetAside { grant, slabs } => {
+                if slabs > 0 {
+                    let slabs = self.pool.take(slabs as usize).expect("free slabs are present");
+                    state.set_aside.insert(grant, slabs);
+                }
+            }
+            Output::Lend(grant) => self.lend(state, grant),
+            Output::HoldFiles(hold) => {
+                let is_held = self.hold_files(&hold);
+                state.node.handle_files_held(monotonic_ns(), hold, is_held);
+            }
+            Output::ReleaseFiles(grant) => drop(self.grants.lock().hold_files(grant, 0)),
+            Output::Switch(step) => self.switch(state, &step),
+            Output::End { grant, slabs, reason } => self.end(state, grant, slabs, reason),
+            Output::Forget(grant) => {
+                self.grants.lock().forget(grant);
+                self.ports().forget(grant);
+            }
+            Output::Report => self.changed.notify_waiters(),
         }
-        drop(state);
-        if !ended.is_empty() {
-            self.deadlines.notify_one();
+    }
+
+    /// Lets all ports reach the slabs of a grant, or starts the service of its device.
+    fn lend(&self, state: &mut State, grant: GrantId) {
+        let core = state.node.core();
+        let (Some(view), Some(share)) = (core.grant(grant), core.share(grant)) else { return };
+        if let Some(slabs) = state.set_aside.remove(&grant) {
+            self.ports().share(grant);
+            let recipient = RecipientId(view.recipient);
+            self.grants.lock().insert_of(recipient, grant, view.key, slabs);
+        } else {
+            let secret = self.ports().node_secret();
+            self.services.begin(grant, view.key, (share, core.owner(grant)), secret);
         }
-        for (grant, reason, slabs) in ended {
-            self.free(grant, reason, slabs);
+    }
+
+    fn hold_files(&self, hold: &FileHold) -> bool {
+        let until_ns = hold.for_ns.map_or(u64::MAX, |for_ns| monotonic_ns().saturating_add(for_ns));
+        self.grants.lock().hold_files(hold.of(), until_ns)
+    }
+
+    /// Gives a grant to its successor: its slabs once no answer to the old owner is to be sent from
+    /// them. A device is reached by its service, which the old owner must not reach any more.
+    fn switch(self: &Arc<Self>, state: &mut State, step: &TransferStep) {
+        let TransferStep { from, grant, key, owner, .. } = step;
+        tracing::info!(%from, to = %grant, %owner, "transferred");
+        let slabs = state.set_aside.remove(from).or_else(|| self.end_at_ports(*from));
+        if let Some(slabs) = slabs {
+            state.set_aside.insert(*grant, slabs);
+            let (lender, grant) = (Arc::clone(self), *grant);
+            tokio::spawn(async move {
+                while !lender.begins(grant) {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+            });
+        } else if let Some(share) = state.node.core().share(*grant) {
+            let (secret, why) =
+                (self.ports().node_secret(), format!("it was transferred to {owner}"));
+            self.services.transfer(*from, (*grant, *key), (share, owner), secret, why);
         }
     }
 
-    /// Lets all ports reach the slabs by that grant and key.
-    pub(crate) fn share(
-        &self,
-        recipient: RecipientId,
-        grant: GrantId,
-        key: GrantKey,
-        slabs: Vec<Slab>,
-    ) {
-        self.ports().share(grant);
-        self.grants.lock().insert_of(recipient, grant, key, slabs);
+    /// Begins a successor; false while its slabs are read for the old owner.
+    fn begins(self: &Arc<Self>, grant: GrantId) -> bool {
+        let is_read = |slabs: &Vec<Slab>| !slabs.iter().all(Slab::is_unlent);
+        if self.state().set_aside.get(&grant).is_some_and(is_read) {
+            return false;
+        }
+        self.input(|node, _| node.handle_unused(grant));
+        true
     }
 
-    /// Ends a grant at all ports, and returns its slabs; `None` for a device's grant. Its recipients
-    /// are notified for a while.
-    pub(crate) fn end_at_ports(&self, state: &mut State, grant: GrantId) -> Option<Vec<Slab>> {
-        let slabs = self.grants.lock().end(grant);
-        let until_ns = state.now_ns().saturating_add(NOTIFY_FOR.as_nanos() as u64);
-        state.ended.push_back((until_ns, grant));
-        self.ports().revoke(grant);
-        slabs
-    }
-
-    pub(crate) fn grants(&self) -> &SharedGrants {
-        &self.grants
-    }
-
-    /// Time slabs stay set aside, and promises last, without a commit.
-    pub(crate) fn prepare_timeout_ns(&self) -> u64 {
-        self.prepare_timeout_ns
-    }
-
-    pub(crate) fn notify_deadlines(&self) {
-        self.deadlines.notify_one();
-    }
-
-    /// Frees the slabs of an ended grant; `None` for a device's grant.
-    fn free(self: &Arc<Self>, grant: GrantId, reason: EndReason, slabs: Option<Vec<Slab>>) {
-        let count = slabs.as_ref().map_or(0, Vec::len);
+    /// Ends a grant, and begins to free its slabs or its device.
+    fn end(self: &Arc<Self>, state: &mut State, grant: GrantId, slabs: u32, reason: EndReason) {
         match reason {
-            EndReason::LeaseExpired => {
-                tracing::warn!(%grant, slabs = count, "lease expired: revoked");
-            }
+            EndReason::LeaseExpired => tracing::warn!(%grant, slabs, "lease expired: revoked"),
             EndReason::TakenBack => {
-                tracing::warn!(%grant, slabs = count, "reclaimed and not returned in time: revoked");
+                tracing::warn!(%grant, slabs, "reclaimed and not returned in time: revoked");
             }
-            _ => tracing::info!(%grant, slabs = count, ?reason, "grant ended"),
+            EndReason::Released | EndReason::Aborted | EndReason::PrepareTimeout => {
+                tracing::info!(%grant, slabs, ?reason, "grant ended");
+            }
         }
-        let Some(slabs) = slabs else {
+        if slabs == 0 {
             // A device is free once its service is gone.
             if !self.services.end(grant, end_text(reason)) {
-                self.note_device_freed(grant);
+                state.node.handle_freed(grant, 0);
             }
             return;
-        };
-        let lender = Arc::clone(self);
+        }
+        // Out of the table first: from then on no port reaches the slabs, and no recipient can fetch
+        // them again after its connections are cut.
+        let slabs = state.set_aside.remove(&grant).or_else(|| self.end_at_ports(grant));
+        let (lender, slabs) = (Arc::clone(self), slabs.unwrap_or_default());
+        // Making fresh slabs takes long.
         tokio::task::spawn_blocking(move || {
             let withheld = lender.replace(slabs);
-            let mut state = lender.state();
-            state.core.handle_freed(grant);
-            state.core.handle_withhold(withheld);
-            drop(state);
-            lender.freed.notify_waiters();
+            lender.input(|node, _| node.handle_freed(grant, withheld));
         });
     }
 
-    /// Notes that a device is free again.
-    pub(crate) fn note_device_freed(&self, grant: GrantId) {
-        self.state().core.handle_freed(grant);
-        self.freed.notify_waiters();
+    /// Ends a grant at all ports, and returns its slabs; `None`: no port reaches it.
+    fn end_at_ports(&self, grant: GrantId) -> Option<Vec<Slab>> {
+        let slabs = self.grants.lock().end(grant)?;
+        self.ports().revoke(grant);
+        Some(slabs)
     }
 
     /// Returns the memory pressure, as last read.
@@ -437,9 +355,14 @@ impl Lender {
         self.state().pressure
     }
 
-    /// Wakes the task that reports to the Monitor Node.
+    /// Wakes the task that reports to the Monitor Nodes.
     pub(crate) fn notify_change(&self) {
-        self.freed.notify_waiters();
+        self.changed.notify_waiters();
+    }
+
+    /// Completes when there is something to report at once after this call.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
     }
 
     /// Returns the grants whose memory is mapped by their recipients.
@@ -459,7 +382,9 @@ impl Lender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use venice_control::{Owner, ResourceKind, ResourceSpec, Share, TransferStep};
+    use venice_control::{
+        DonorStatus, Owner, PrepareRequest, ResourceKind, ResourceSpec, Share, TransferStep,
+    };
     use venice_fabric::GrantedMemory;
     use venice_wire::SLAB_BYTES;
 
@@ -472,7 +397,7 @@ mod tests {
             SharedGrants::default(),
             Ports::default(),
             Services::default(),
-            Duration::from_millis(200),
+            (Duration::from_millis(200), Pong { name: "n1".into(), instance: 1 }),
         );
         lender.set_epoch(1);
         Arc::new(lender)
@@ -493,6 +418,24 @@ mod tests {
         }
     }
 
+    async fn call(lender: &Arc<Lender>, call: DonorCall) -> Result<DonorStatus, Refusal> {
+        match lender.call(call).await? {
+            DonorAnswer::Status(status) => Ok(status),
+            DonorAnswer::Pong(_) => panic!("no ping"),
+        }
+    }
+
+    async fn lend(lender: &Arc<Lender>, request: PrepareRequest) {
+        let (grant, donor_epoch) = (request.grant, request.donor_epoch);
+        call(lender, DonorCall::Prepare(request)).await.unwrap();
+        call(lender, DonorCall::Commit { grant, donor_epoch }).await.unwrap();
+    }
+
+    async fn release(lender: &Arc<Lender>, grants: &[u64]) -> DonorStatus {
+        let grants = grants.iter().copied().map(GrantId).collect();
+        call(lender, DonorCall::Release(grants)).await.unwrap()
+    }
+
     async fn all_free(lender: &Arc<Lender>) {
         let wait = async {
             while lender.report().status.free_slabs != lender.report().status.total_slabs {
@@ -506,23 +449,23 @@ mod tests {
     async fn memory_is_reachable_only_while_committed() {
         let lender = lender(2);
         let id = GrantId(1);
-        lender.prepare(request(1, 2, 60_000)).unwrap();
+        call(&lender, DonorCall::Prepare(request(1, 2, 60_000))).await.unwrap();
         assert!(!lender.grants.lock().contains(id));
-        lender.commit(id, 1).unwrap();
-        lender.commit(id, 1).unwrap();
+        for _ in 0..2 {
+            call(&lender, DonorCall::Commit { grant: id, donor_epoch: 1 }).await.unwrap();
+        }
         lender.grants.lock().write(id, KEY, SLAB_BYTES + 5, b"mine").unwrap();
         assert_eq!(
             lender.renew(&[(id, KEY)]),
             [LeaseState::Live { remaining_ms: 60_000, notice: None }]
         );
 
-        let status = lender.release(&[id]).await;
+        let status = release(&lender, &[1]).await;
         assert_eq!(status.free_slabs, 2, "released means free again");
         assert!(lender.grants.lock().write(id, KEY, 0, b"late").is_err());
         assert_eq!(lender.renew(&[(id, KEY)]), [LeaseState::Unknown]);
 
-        lender.prepare(request(2, 2, 60_000)).unwrap();
-        lender.commit(GrantId(2), 1).unwrap();
+        lend(&lender, request(2, 2, 60_000)).await;
         let mut seen = [1; 4];
         lender.grants.lock().read(GrantId(2), KEY, SLAB_BYTES + 5, &mut seen).unwrap();
         assert_eq!(seen, [0; 4], "the next recipient gets zeroes");
@@ -532,13 +475,14 @@ mod tests {
     async fn release_waits_for_slabs_in_progress() {
         let lender = lender(4);
         for _ in 0..10 {
-            lender.prepare(request(1, 3, 60_000)).unwrap();
-            lender.prepare(request(2, 1, 60_000)).unwrap();
-            lender.commit(GrantId(1), 1).unwrap();
-            lender.commit(GrantId(2), 1).unwrap();
-            // Ended before, for example by an expired lease or a caller that did not wait.
-            lender.start_release(&[GrantId(1), GrantId(2)]);
-            let status = lender.release(&[GrantId(1), GrantId(2)]).await;
+            lend(&lender, request(1, 3, 60_000)).await;
+            lend(&lender, request(2, 1, 60_000)).await;
+            // Ended before, for example by an expired lease.
+            lender.input(|node, clock_ns| {
+                let now_ns = node.now_ns(clock_ns);
+                node.core_mut().handle_release(now_ns, GrantId(1));
+            });
+            let status = release(&lender, &[1, 2]).await;
             assert_eq!(status.free_slabs, 4);
             assert_eq!(lender.pool.free_slabs(), 4, "free slabs are present");
         }
@@ -555,15 +499,15 @@ mod tests {
             slab_bytes: 0,
             capabilities: vec![],
         };
-        lender.state().core.offer_devices(0, [spec.clone()]);
+        lender.state().node.core_mut().offer_devices(0, [spec.clone()]);
         let making = lender.replacing();
         for id in [1, 2] {
             let share = spec.share(0);
-            lender.prepare(PrepareRequest { share, ..request(id, 0, 60_000) }).unwrap();
-            lender.commit(GrantId(id), 1).unwrap();
-            let ids = [GrantId(id)];
-            let release = tokio::time::timeout(Duration::from_secs(20), lender.release(&ids));
-            release.await.expect("it waits for slabs");
+            lend(&lender, PrepareRequest { share, ..request(id, 0, 60_000) }).await;
+            let ids = [id];
+            let released = release(&lender, &ids);
+            let released = tokio::time::timeout(Duration::from_secs(20), released);
+            released.await.expect("it waits for slabs");
         }
         drop(making);
     }
@@ -572,47 +516,22 @@ mod tests {
     async fn unfinished_handshakes_return_slabs() {
         let lender = lender(1);
         tokio::spawn(Arc::clone(&lender).watch_deadlines());
-        lender.prepare(request(1, 1, 60_000)).unwrap();
-        assert!(matches!(
-            lender.prepare(request(2, 1, 60_000)),
-            Err(Refusal::NoRoom { free_slabs: 0 })
-        ));
-        lender.abort(GrantId(1));
+        call(&lender, DonorCall::Prepare(request(1, 1, 60_000))).await.unwrap();
+        let full = call(&lender, DonorCall::Prepare(request(2, 1, 60_000))).await;
+        assert_eq!(full, Err(Refusal::NoRoom { free_slabs: 0 }));
+        call(&lender, DonorCall::Abort(GrantId(1))).await.unwrap();
         all_free(&lender).await;
-        lender.prepare(request(2, 1, 60_000)).unwrap();
+        call(&lender, DonorCall::Prepare(request(2, 1, 60_000))).await.unwrap();
         all_free(&lender).await;
-        assert_eq!(lender.commit(GrantId(2), 1), Err(Refusal::UnknownGrant));
-    }
-
-    #[tokio::test]
-    async fn ended_grant_is_remembered() {
-        let lender = lender(1);
-        tokio::spawn(Arc::clone(&lender).watch_deadlines());
-        let id = GrantId(1);
-        lender.prepare(request(1, 1, 60_000)).unwrap();
-        lender.commit(id, 1).unwrap();
-        let ended = std::time::Instant::now();
-        lender.release(&[id]).await;
-        let forgotten = async {
-            while lender.grants.lock().remembers(id) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(20), forgotten)
-            .await
-            .expect("the grant is never forgotten");
-        assert!(ended.elapsed() >= NOTIFY_FOR, "too short to notify recipients");
-        lender.prepare(request(1, 1, 60_000)).unwrap();
-        lender.commit(id, 1).unwrap();
-        assert!(lender.grants.lock().contains(id), "a grant id may be reused");
+        let late = call(&lender, DonorCall::Commit { grant: GrantId(2), donor_epoch: 1 }).await;
+        assert_eq!(late, Err(Refusal::UnknownGrant));
     }
 
     #[tokio::test]
     async fn cancelled_commit_begins_successor() {
         let lender = lender(1);
         let (old, new) = (GrantId(1), GrantId(2));
-        lender.prepare(request(1, 1, 60_000)).unwrap();
-        lender.commit(old, 1).unwrap();
+        lend(&lender, request(1, 1, 60_000)).await;
         lender.grants.lock().write(old, KEY, 0, b"data").unwrap();
         // An answer to the old owner that is still to be sent.
         let answer = lender.grants.clone().lend(old, KEY, 0, 4096).unwrap();
@@ -626,8 +545,10 @@ mod tests {
             claim_ms: 60_000,
             owner: Owner { node: "n2".into(), user: "bob".into(), is_bound: false },
         };
-        let call = tokio::time::timeout(Duration::from_millis(20), lender.commit_transfer(&step));
-        call.await.expect_err("the answer reads the memory");
+        let key = step.key;
+        let switch = lender.call(DonorCall::CommitTransfer(step));
+        let switch = tokio::time::timeout(Duration::from_millis(20), switch);
+        switch.await.expect_err("the answer reads the memory");
         assert_eq!(lender.report().held, [], "no key for the new owner yet");
         drop(answer);
         let begun = async {
@@ -638,7 +559,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(20), begun).await.expect("it never begins");
         assert_eq!(lender.report().held[0].id, new);
         let mut seen = [0; 4];
-        lender.grants.lock().read(new, step.key, 0, &mut seen).unwrap();
+        lender.grants.lock().read(new, key, 0, &mut seen).unwrap();
         assert_eq!(&seen, b"data");
     }
 
@@ -646,8 +567,7 @@ mod tests {
     async fn unrenewed_lease_expires() {
         let lender = lender(1);
         tokio::spawn(Arc::clone(&lender).watch_deadlines());
-        lender.prepare(request(1, 1, 50)).unwrap();
-        lender.commit(GrantId(1), 1).unwrap();
+        lend(&lender, request(1, 1, 50)).await;
         all_free(&lender).await;
         assert!(!lender.grants.lock().contains(GrantId(1)));
     }
@@ -657,8 +577,7 @@ mod tests {
         let lender = lender(1);
         tokio::spawn(Arc::clone(&lender).watch_deadlines());
         let id = GrantId(1);
-        lender.prepare(request(1, 1, 2_000)).unwrap();
-        lender.commit(id, 1).unwrap();
+        lend(&lender, request(1, 1, 2_000)).await;
         tokio::time::sleep(Duration::from_millis(10)).await;
         // One thread runs all tasks here: they stall, like on a suspended machine.
         std::thread::sleep(Duration::from_millis(2_500));

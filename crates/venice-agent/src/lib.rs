@@ -33,7 +33,6 @@ mod route;
 mod run;
 mod services;
 mod slab_replacement;
-mod transfer;
 mod udp_host;
 
 pub use config::{AgentConfig, IDENTITY_DIR, SERVICE_IDENTITY_DIR, record_monitor};

@@ -25,6 +25,8 @@ use crate::reporter::{Answer, Call, LoggedErrors, Reporter};
 
 /// Queue length of answers from Monitor Nodes.
 const ANSWERS: usize = 16;
+/// Queue length of calls to a Monitor Node: the present one, and those of earlier registrations.
+const CALLS: usize = 4;
 
 /// One agent's membership in the rack.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ pub(crate) struct Member {
 /// The tasks that call Monitor Nodes.
 struct Calls {
     registering: JoinSet<Result<Registered, ControlError>>,
-    reporters: Vec<mpsc::UnboundedSender<(ReportCall, Call)>>,
+    reporters: Vec<mpsc::Sender<(ReportCall, Call)>>,
     /// Errors of registrations.
     logged: LoggedErrors,
     /// The newest report.
@@ -58,7 +60,7 @@ impl Member {
         let (sender, mut answers) = mpsc::channel(ANSWERS);
         let mut reporters = Vec::new();
         for identity in self.identity.at_each() {
-            let (calls, received) = mpsc::unbounded_channel();
+            let (calls, received) = mpsc::channel(CALLS);
             reporters.push(calls);
             tasks.spawn(Reporter { identity, calls: received, answers: sender.clone() }.run());
         }
@@ -71,8 +73,7 @@ impl Member {
             links: LinkTests::start(),
         };
         let lender = Arc::clone(&self.lender);
-        // Freed memory is reported at once: a queued request may wait for it.
-        let mut freed = std::pin::pin!(lender.freed());
+        let mut changed = std::pin::pin!(lender.changed());
         let mut near = Arc::default();
         loop {
             while let Some(output) = self.state.poll_output() {
@@ -93,8 +94,8 @@ impl Member {
                     }
                     self.handle_answer(call, answer, &mut calls.besides[call.at]);
                 }
-                () = &mut freed => {
-                    freed.set(lender.freed());
+                () = &mut changed => {
+                    changed.set(lender.changed());
                     self.state.handle_change(monotonic_ns());
                 }
                 () = sleep(Duration::from_nanos(wait_ns.unwrap_or(0))), if wait_ns.is_some() => {
@@ -130,17 +131,24 @@ impl Member {
             Output::Report(call) => {
                 let Some(mut report) = calls.report.clone() else { return };
                 report.door.revoked_besides = calls.besides[call.at].clone();
-                calls.send(call, Call::Report(Box::new(report)));
+                self.send(calls, call, Call::Report(Box::new(report)));
             }
             Output::RegisterAt(call) => {
                 let node = self.state.registration().clone();
-                calls.send(call, Call::Register(Box::new(node)));
+                self.send(calls, call, Call::Register(Box::new(node)));
             }
             Output::CalledBack(grants) => self.lender.set_called_back(&grants),
             Output::Follow(ack) => {
                 self.lender.set_draining(ack.is_draining);
                 self.schedule_link_tests(near, &calls.links);
             }
+        }
+    }
+
+    /// Passes a call on. A Monitor Node that has not answered the ones before does not answer.
+    fn send(&mut self, calls: &Calls, call: ReportCall, what: Call) {
+        if calls.reporters[call.at].try_send((call, what)).is_err() {
+            self.state.handle_report_result(monotonic_ns(), call, ReportResult::None);
         }
     }
 
@@ -310,13 +318,6 @@ impl Member {
             // Each Monitor Node's connection has its own version.
             peers_version: 0,
         }
-    }
-}
-
-impl Calls {
-    fn send(&self, call: ReportCall, what: Call) {
-        // It ends only with this task.
-        let _ = self.reporters[call.at].send((call, what));
     }
 }
 

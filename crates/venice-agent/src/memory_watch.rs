@@ -102,7 +102,8 @@ fn tell(report: PressureReport) {
 impl Lender {
     fn slab_counts(&self) -> SlabCounts {
         let state = self.state();
-        SlabCounts { free: state.core.status().free_slabs, withheld: state.core.withheld_slabs() }
+        let core = state.node.core();
+        SlabCounts { free: core.status().free_slabs, withheld: core.withheld_slabs() }
     }
 
     /// Carries out the orders of the watch.
@@ -130,7 +131,7 @@ impl Lender {
     fn withhold(&self, slabs: u32) {
         let withdrawn = {
             let mut state = self.state();
-            let count = state.core.handle_withhold(slabs);
+            let count = state.node.core_mut().handle_withhold(slabs);
             let withdrawn = self.pool.withdraw(count as usize);
             assert_eq!(withdrawn.len(), count as usize, "free slabs are present");
             withdrawn

@@ -148,7 +148,7 @@ impl Observed {
             "Resident memory of the agent's process, lent memory included",
             bytes("VmRSS:"),
         );
-        let withheld = self.lender.state().core.withheld_slabs();
+        let withheld = self.lender.state().node.core().withheld_slabs();
         metrics.gauge(
             "venice_agent_withheld_bytes",
             "Memory to lend that was returned to the kernel, for this machine's own programs",

@@ -54,7 +54,7 @@ pub(crate) enum Answer {
 /// Reports to one Monitor Node.
 pub(crate) struct Reporter {
     pub(crate) identity: NodeIdentity,
-    pub(crate) calls: mpsc::UnboundedReceiver<(ReportCall, Call)>,
+    pub(crate) calls: mpsc::Receiver<(ReportCall, Call)>,
     /// The answers, or the reasons why there are none.
     pub(crate) answers: mpsc::Sender<(ReportCall, Result<Answer, String>)>,
 }

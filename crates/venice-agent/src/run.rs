@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use venice_control::server::{self, LocalSocket, ServeError, admit_group, serve_agent};
-use venice_control::{NodeRegistration, ResourceKind, ResourceSpec};
+use venice_control::{NodeRegistration, Pong, ResourceKind, ResourceSpec};
 use venice_memory::donor::{HandedOutGrants, MemoryDevice, SharedGrants, SlabPool};
 use venice_observe::MetricsServer;
 use venice_ports::PortError;
@@ -231,10 +231,11 @@ async fn start(config: AgentConfig) -> Result<Parts, AgentError> {
     let network = host_network(&config, udp_addr);
     let (services, hosts) =
         Services::open((devices.host(), devices.specs()), supervisor_config(&config), network)?;
-    let lender = Arc::new(Lender::new(pool, grants, ports, services, prepare_timeout));
+    let pong = Pong { name: config.name.clone(), instance };
+    let lender = Lender::new(pool, grants, ports, services, (prepare_timeout, pong));
+    let lender = Arc::new(lender);
     lender.offer_devices(&devices);
-    let (tls, name) = (Arc::clone(&identity.tls), config.name.clone());
-    let handler = Handler { lender: Arc::clone(&lender), tls, name, instance };
+    let handler = Handler { lender: Arc::clone(&lender), tls: Arc::clone(&identity.tls) };
     let observed = Observed::new(identity.clone(), Arc::clone(&lender), frames.clone());
     let member = Member {
         state: AgentMember::new(registration, identity.at_each().len()),

@@ -380,7 +380,7 @@ impl Lender {
                 }
                 HostEvent::Ended { grant } => {
                     if let Some(freed) = self.services.ended_host(grant) {
-                        self.note_device_freed(freed);
+                        self.input(|node, _| node.handle_freed(freed, 0));
                     }
                 }
             }
@@ -392,7 +392,10 @@ impl Lender {
     fn end_service(self: &Arc<Self>, grant: GrantId, why: String) {
         tracing::warn!(%grant, why, "device grant ended");
         self.services.note_why(grant, why);
-        self.start_release(&[grant]);
+        self.input(|node, clock_ns| {
+            let now_ns = node.now_ns(clock_ns);
+            node.core_mut().handle_release(now_ns, grant);
+        });
     }
 }
 

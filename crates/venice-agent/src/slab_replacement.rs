@@ -19,17 +19,18 @@ impl Lender {
     /// Replaces these slabs, retrying while there is no memory for them; a machine under pressure
     /// keeps the memory instead. Returns how many slabs it keeps.
     pub(crate) fn replace(&self, slabs: Vec<Slab>) -> u32 {
+        let count = slabs.len();
         let mut mine = self.replacing();
         self.pool.take_in(slabs);
         loop {
             if self.pressure().level != PressureLevel::None {
-                return self.pool.give_up_missing() as u32;
+                return self.pool.give_up_missing(count) as u32;
             }
             let error = match self.pool.replenish() {
                 Ok(()) => return 0,
                 Err(error @ DonorError::StillMapped { .. }) => {
                     tracing::info!("{error}: lent again when it is unmapped");
-                    return self.pool.give_up_missing() as u32;
+                    return self.pool.give_up_missing(count) as u32;
                 }
                 Err(error) => error,
             };
@@ -49,7 +50,7 @@ impl Lender {
             let _mine = self.replacing();
             self.pool.grow(slabs as usize) as u32
         };
-        self.state().core.handle_offer(made);
+        self.state().node.core_mut().handle_offer(made);
         made
     }
 
@@ -64,7 +65,7 @@ pub(crate) async fn watch_devices(lender: Arc<Lender>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let held = lender.state().core.withheld_slabs();
+        let held = lender.state().node.core().withheld_slabs();
         if held == 0 {
             continue;
         }

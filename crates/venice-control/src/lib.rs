@@ -25,6 +25,7 @@ pub use venice_rack::forecast::{ForecastSettings, Windows};
 pub use venice_rack::kind::{KindSpec, Lending, UnknownKind};
 pub use venice_rack::label::{MAX_LABEL_BYTES, is_label, to_label};
 pub use venice_rack::monitor::Kept;
+pub use venice_rack::monitor_node::{DonorAnswer, DonorCall};
 pub use venice_rack::placement::{Policy, UnknownPolicy};
 pub use venice_rack::queueing::{
     Asked, DEFAULT_PRIORITY, InLine, Preempt, Queueing, Standing, WaitingBounds,

@@ -29,8 +29,8 @@ impl Donors {
         addr: &str,
         call: DonorCall,
     ) -> Result<DonorAnswer, CallError> {
-        if let Some(client) = self.cached(name, addr) {
-            let done = perform(client, call.clone()).await;
+        if let Some(mut client) = self.cached(name, addr) {
+            let done = client.call(call.clone()).await;
             self.drop_unless_answered(addr, &done);
             match done {
                 // The connection may have died since, or predate the node's admission.
@@ -43,9 +43,9 @@ impl Donors {
             }
         }
         let done = match AgentClient::connect(&self.login, name, addr, self.timeout).await {
-            Ok(client) => {
+            Ok(mut client) => {
                 self.store_client(name, addr, client.clone());
-                perform(client, call).await
+                client.call(call).await
             }
             Err(error) => Err(error),
         };
@@ -70,25 +70,6 @@ impl Donors {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.insert(addr.to_owned(), (name.to_owned(), client));
     }
-}
-
-async fn perform(mut client: AgentClient, call: DonorCall) -> Result<DonorAnswer, ControlError> {
-    Ok(match call {
-        DonorCall::Prepare(request) => DonorAnswer::Status(client.prepare(request).await?),
-        DonorCall::Commit { grant, donor_epoch } => {
-            DonorAnswer::Status(client.commit(grant, donor_epoch).await?)
-        }
-        DonorCall::Abort(grant) => DonorAnswer::Status(client.abort(grant).await?),
-        DonorCall::Release(grants) => DonorAnswer::Status(client.release(&grants).await?),
-        DonorCall::PrepareTransfer(step) => {
-            DonorAnswer::Status(client.prepare_transfer(step).await?)
-        }
-        DonorCall::CommitTransfer(step) => DonorAnswer::Status(client.commit_transfer(step).await?),
-        DonorCall::AbortTransfer { from, grant } => {
-            DonorAnswer::Status(client.abort_transfer(from, grant).await?)
-        }
-        DonorCall::Ping => DonorAnswer::Pong(client.ping().await?),
-    })
 }
 
 fn call_error(addr: &str, error: &ControlError) -> CallError {

@@ -366,6 +366,11 @@ impl DonorCore {
         DonorReport { status: self.status(), held: held.collect(), devices: self.device_reports() }
     }
 
+    /// Lets later reports count as newer than all before.
+    pub(crate) fn note_change(&mut self) {
+        self.revision += 1;
+    }
+
     fn end(&mut self, grant: GrantId, reason: EndReason) {
         self.ended.note(grant);
         if let Some(held) = self.held.remove(&grant) {

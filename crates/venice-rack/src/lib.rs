@@ -6,7 +6,11 @@
 //!   places requests ([`placement`]) and leads the handshake with the donors.
 //!   [`monitor_node::MonitorNode`] is the core with its callers, its store and its peers.
 //! - [`donor::DonorCore`] is the lending half of a node agent: slabs, grants, leases.
-//!   [`agent_member::AgentMember`] is its other half: registration, and reports to Monitor Nodes.
+//!   [`donor_node::DonorNode`] is the core with its callers and the memory that changes hands,
+//!   [`agent_member::AgentMember`] the other half of an agent: registration, and reports to Monitor
+//!   Nodes.
+//! - [`lease_holder::LeaseHolder`] is what a recipient does with its grants: renewals, losses,
+//!   releases.
 //! - [`pressure::PressureWatch`] decides what a donor does when its machine is short of memory.
 //! - [`pausable_clock::PausableClock`] is the clock for the liveness of others.
 //! - [`forecast::Forecaster`] predicts the need of a workload from its past use.
@@ -31,11 +35,13 @@ pub mod agent_member;
 pub mod caller;
 pub mod counts;
 pub mod donor;
+pub mod donor_node;
 pub mod door;
 pub mod event;
 pub mod forecast;
 pub mod kind;
 pub mod label;
+pub mod lease_holder;
 pub mod monitor;
 pub mod monitor_node;
 pub mod pausable_clock;

@@ -23,6 +23,7 @@ mod conflict;
 mod deregistration;
 mod devices;
 mod distance;
+mod donor_calls;
 mod drain;
 mod event;
 mod handshake;
@@ -53,6 +54,7 @@ pub use view::{RecordKey, Sight, View};
 
 use crate::NS_PER_MS;
 use crate::forecast::{ForecastSettings, Workloads};
+use crate::monitor_node::Reply;
 use crate::placement::Policy;
 use crate::queueing::WaitingBounds;
 use crate::quota::Quotas;
@@ -267,6 +269,10 @@ impl MonitorCore {
         for change in together {
             self.change(change);
         }
+    }
+
+    fn reply(&mut self, token: Token, reply: Reply) {
+        self.actions.push_back(Action::Reply(token, reply));
     }
 
     fn note(&mut self, event: Event) {

@@ -23,7 +23,7 @@ use crate::monitor::{
 };
 use crate::pausable_clock::PausableClock;
 use crate::queueing::Asked;
-use crate::types::{DonorStatus, Grant, HeartbeatAck, HeartbeatReport, Identity, RackError};
+use crate::types::{Grant, HeartbeatAck, HeartbeatReport, Identity, RackError};
 use pending::PendingCall;
 use std::collections::{BTreeMap, VecDeque};
 use writing::{Obstacle, Stage};
@@ -213,37 +213,7 @@ impl MonitorNode {
         call: DonorCall,
         result: Result<DonorAnswer, CallError>,
     ) {
-        let now_ns = self.clock.now_ns(now.clock_ns);
-        let core = &mut self.core;
-        match call {
-            DonorCall::Prepare(request) => {
-                core.handle_prepared(now_ns, donor, request.grant, status(result));
-            }
-            DonorCall::Commit { grant, .. } => {
-                core.handle_committed(now_ns, donor, grant, status(result));
-            }
-            DonorCall::PrepareTransfer(step) => {
-                let grants = (step.from, step.grant);
-                core.handle_transfer_prepared(now_ns, donor, grants, status(result));
-            }
-            DonorCall::CommitTransfer(step) => {
-                core.handle_transfer_committed(now_ns, donor, step.grant, status(result));
-            }
-            DonorCall::AbortTransfer { .. } => {
-                core.handle_transfer_aborted(now_ns, donor, status(result));
-            }
-            DonorCall::Abort(_) => core.handle_aborted(now_ns, donor, status(result)),
-            DonorCall::Release(grants) => {
-                core.handle_released(now_ns, donor, &grants, status(result));
-            }
-            DonorCall::Ping => {
-                let pong = result.and_then(|answer| match answer {
-                    DonorAnswer::Pong(pong) => Ok(pong),
-                    DonorAnswer::Status(_) => Err(CallError::NoAnswer),
-                });
-                core.handle_pinged(now_ns, donor, pong);
-            }
-        }
+        self.core.handle_returned(self.clock.now_ns(now.clock_ns), donor, call, result);
     }
 
     /// Returns the next output.
@@ -264,61 +234,21 @@ impl MonitorNode {
 
     /// Makes an output of an action; an answer without a caller is none.
     fn perform(&mut self, action: Action) {
-        let (donor, addr, call) = match action {
+        match action {
             Action::Store(_) => unreachable!("writes are begun separately"),
-            Action::SendPrepare { donor, addr, request } => {
-                (donor, addr, DonorCall::Prepare(request))
+            Action::Call { donor, addr, call } => {
+                let name = self.core.name_of(donor.node);
+                self.outputs.push_back(Output::Call { donor, name, addr, call });
             }
-            Action::SendCommit { donor, addr, grant } => {
-                (donor, addr, DonorCall::Commit { grant, donor_epoch: donor.epoch })
-            }
-            Action::SendAbort { donor, addr, grant } => (donor, addr, DonorCall::Abort(grant)),
-            Action::SendRelease { donor, addr, grants } => {
-                (donor, addr, DonorCall::Release(grants))
-            }
-            Action::SendPrepareTransfer { donor, addr, step } => {
-                (donor, addr, DonorCall::PrepareTransfer(step))
-            }
-            Action::SendCommitTransfer { donor, addr, step } => {
-                (donor, addr, DonorCall::CommitTransfer(step))
-            }
-            Action::SendAbortTransfer { donor, addr, from, grant } => {
-                (donor, addr, DonorCall::AbortTransfer { from, grant })
-            }
-            Action::SendPing { donor, addr } => (donor, addr, DonorCall::Ping),
-            Action::ReplyRequest { client_id, result } => {
-                return self.reply_request(client_id, result);
-            }
+            Action::ReplyRequest { client_id, result } => self.reply_request(client_id, result),
             Action::ReplyStanding { client_id, standing } => {
                 for token in self.requests.remove(&client_id).into_iter().flat_map(|it| it.calls) {
                     let asked = Ok(Asked::Waits(standing.clone()));
                     self.outputs.push_back(Output::Reply(token, Reply::Asked(asked)));
                 }
-                return;
             }
-            Action::ReplyRelease { token, kept } => {
-                return self.reply(token, Reply::Released(kept));
-            }
-            Action::ReplyTransfer { token, result } => {
-                return self.reply(token, Reply::Transferred(result));
-            }
-            Action::ReplyClaim { token, result } => {
-                return self.reply(token, Reply::Claimed(result));
-            }
-            Action::ReplyDone { token, result } => return self.reply(token, Reply::Done(result)),
-            Action::ReplyRegister { token, result } => {
-                return self.reply(token, Reply::Registered(result));
-            }
-            Action::Note(event) => return self.outputs.push_back(Output::Note(event)),
-        };
-        let name = self.core.name_of(donor.node);
-        self.outputs.push_back(Output::Call { donor, name, addr, call });
-    }
-}
-
-fn status(result: Result<DonorAnswer, CallError>) -> Result<DonorStatus, CallError> {
-    match result? {
-        DonorAnswer::Status(status) => Ok(status),
-        DonorAnswer::Pong(_) => Err(CallError::NoAnswer),
+            Action::Reply(token, reply) => self.reply(token, reply),
+            Action::Note(event) => self.outputs.push_back(Output::Note(event)),
+        }
     }
 }

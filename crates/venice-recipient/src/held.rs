@@ -1,15 +1,12 @@
 //! Grants held without a run block: devices, and memory that a program reaches by itself.
 //!
-//! One thread renews the leases at the donors, so a dead Monitor Node stops nothing. Losses and
-//! reclaims are reported once. A lease counts from when its renewal was sent, so it ends here
-//! before it ends at the donor, which may then lend the device to another. So does the notice time
-//! of a reclaim: what is still held then is released.
+//! One thread performs what [`LeaseHolder`] asks for: it renews the leases at the donors, so a dead
+//! Monitor Node stops nothing. Losses and reclaims are reported once.
 
 mod meeting;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,12 +20,14 @@ use venice_control::{
     ControlError, Grant, Notice, NoticeReason, Refusal, ServiceAccess, ServiceState,
 };
 use venice_memory::paged::run_block::Fate;
+use venice_ports::monotonic_ns;
+use venice_rack::lease_holder::{LeaseHolder, Loss, Output, Reclaim, RenewalCall, grace_ns};
 use venice_wire::GrantId;
 
 use crate::error::RecipientError;
 use crate::leases::thread;
 use crate::loan::{Loan, RELEASE_WITHIN, allocate, release, release_now, runtime};
-use crate::renewals::{Renewal, Renewals, Renewed};
+use crate::renewals::{Renewal, Renewals};
 use crate::services::{self, Seen};
 use crate::spec::AllocationSpec;
 use crate::waiting::ignore_wait;
@@ -36,14 +35,6 @@ pub(crate) use meeting::OnLoss;
 
 /// Interval between two checks for events.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Longest interval between two renewals.
-const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// A grant is dropped when this part of its lease is left: time for its user to stop.
-const MARGIN_PARTS: u32 = 4;
-/// The part of a lease that a grant's user has to stop, once it is lost or due.
-const GRACE_PARTS: u32 = 5;
-/// The longest such time.
-const MAX_GRACE: Duration = Duration::from_secs(5);
 
 /// An event of a held grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +110,7 @@ impl fmt::Display for HeldNews {
 pub struct Held {
     grants: Vec<Grant>,
     services: Vec<Option<ServiceAccess>>,
-    fates: Arc<Mutex<Fates>>,
+    holder: Arc<Mutex<LeaseHolder>>,
     orders: Option<Sender<Order>>,
     keeper: Option<JoinHandle<()>>,
 }
@@ -129,14 +120,6 @@ pub struct Held {
 enum Order {
     /// Releases one of the grants.
     Release(GrantId),
-}
-
-/// Lost and reclaimed grants, by index.
-#[derive(Debug, Default)]
-struct Fates {
-    /// With the donors' reasons, where they gave one.
-    lost: BTreeMap<usize, (Fate, Option<String>)>,
-    wanted: BTreeMap<usize, WantedBack>,
 }
 
 impl Held {
@@ -190,9 +173,9 @@ impl Held {
             return Ok(Vec::new());
         }
         let (_runtime, keeper, services) = Keeper::of_devices(loan, |_| {})?;
-        let parts = keeper.kept.iter().zip(services);
-        let held =
-            parts.map(|(kept, service)| keeper.part(kept, service)).collect::<Result<_, _>>()?;
+        let parts = services.into_iter().enumerate();
+        let held = parts.map(|(index, service)| keeper.part(index, service));
+        let held = held.collect::<Result<_, _>>()?;
         loan.devices.clear();
         Ok(held)
     }
@@ -205,7 +188,7 @@ impl Held {
         on_loss: OnLoss,
         tell: impl FnMut(HeldNews) + Send + 'static,
     ) -> Result<Held, RecipientError> {
-        let mut keeper = Keeper::new(access, &grants, asked, tell);
+        let mut keeper = Keeper::new(access, grants.clone(), ns_of(asked), tell);
         let start = || {
             let runtime = runtime()?;
             let services = runtime.block_on(keeper.meet_services(on_loss))?;
@@ -230,30 +213,31 @@ impl Held {
 
     /// Returns the fate of a lost grant; `None`: all are held.
     pub fn lost(&self) -> Option<Fate> {
-        lock(&self.fates).lost.values().next().map(|(fate, _)| *fate)
+        lock(&self.holder).lost().next().map(|(_, loss)| fate(loss))
     }
 
     /// Returns the donor's reason of a loss; `None`: none is lost, or the donor gave none.
     pub fn why_lost(&self) -> Option<String> {
-        lock(&self.fates).lost.values().next().and_then(|(_, why)| why.clone())
+        lock(&self.holder).lost().next().and_then(|(_, loss)| why(loss))
     }
 
     /// True if nothing is held any more.
     pub(crate) fn is_all_lost(&self) -> bool {
-        lock(&self.fates).lost.len() == self.grants.len()
+        lock(&self.holder).lost().count() == self.grants.len()
     }
 
     /// Returns the reclaim that ends first; `None`: none, or no longer.
     pub fn wanted(&self) -> Option<WantedBack> {
-        let fates = lock(&self.fates);
-        let soonest = |it: &&WantedBack| (it.until.is_none(), it.until);
-        fates.wanted.values().min_by_key(soonest).copied()
+        let holder = lock(&self.holder);
+        let soonest = |it: &Reclaim| (it.until_ns.is_none(), it.until_ns);
+        holder.reclaims().map(|(_, reclaim)| reclaim).min_by_key(soonest).map(wanted_back)
     }
 
     /// Returns the reclaim of a grant; `None`: none, or no longer.
     pub fn wanted_back(&self, grant: GrantId) -> Option<WantedBack> {
         let index = self.grants.iter().position(|it| it.id == grant)?;
-        lock(&self.fates).wanted.get(&index).copied()
+        let found = lock(&self.holder).reclaims().find(|(of, _)| *of == index);
+        found.map(|(_, reclaim)| wanted_back(reclaim))
     }
 
     /// Releases one of the grants; the others stay held.
@@ -265,7 +249,7 @@ impl Held {
     /// Returns the time their users have to stop when one is lost or due: its device is lent to
     /// another only later.
     pub fn grace(&self) -> Duration {
-        self.grants.iter().map(grace).min().unwrap_or(MAX_GRACE)
+        Duration::from_nanos(self.grants.iter().map(grace_ns).min().unwrap_or_default())
     }
 }
 
@@ -280,8 +264,7 @@ impl Drop for Held {
 
 struct Keeper {
     access: Access,
-    kept: Vec<Kept>,
-    fates: Arc<Mutex<Fates>>,
+    holder: Arc<Mutex<LeaseHolder>>,
     renewals: Renewals,
     /// Releases of grants whose time is over.
     returns: JoinSet<()>,
@@ -290,72 +273,16 @@ struct Keeper {
     tell: Box<dyn FnMut(HeldNews) + Send>,
 }
 
-struct Kept {
-    grant: Grant,
-    /// Time at which the last answered renewal was sent. The donor counts the lease from later on.
-    renewed: Instant,
-    /// The reason reported last.
-    told: Option<NoticeReason>,
-    /// End of the donor's notice time.
-    until: Option<Instant>,
-    is_due: bool,
-    is_lost: bool,
-    /// True if the donor did not admit this process at the last renewal.
-    is_refused: bool,
-    /// True if its service is watched.
-    is_served: bool,
-    /// The donor's reason of its end.
-    why: Option<String>,
-}
-
-impl Kept {
-    fn new(grant: &Grant, asked: Instant) -> Self {
-        let grant = grant.clone();
-        Self {
-            grant,
-            renewed: asked,
-            told: None,
-            until: None,
-            is_due: false,
-            is_lost: false,
-            is_refused: false,
-            is_served: false,
-            why: None,
-        }
-    }
-
-    fn lease(&self) -> Duration {
-        lease(&self.grant)
-    }
-
-    /// True if its user must stop now, to have stopped half a grace before its donor takes it.
-    fn is_due(&self, now: Instant) -> bool {
-        let lead = grace(&self.grant) * 3 / 2;
-        self.until.is_some_and(|until| until.saturating_duration_since(now) <= lead)
-    }
-
-    /// Returns how long it counts as held after a renewal: its user must be gone before its donor
-    /// lends it to another.
-    fn trust(&self) -> Duration {
-        self.lease() - self.lease() / MARGIN_PARTS
-    }
-
-    fn is_over(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.renewed) >= self.trust()
-    }
-}
-
 impl Keeper {
     fn new(
         access: &Access,
-        grants: &[Grant],
-        asked: Instant,
+        grants: Vec<Grant>,
+        asked_ns: u64,
         tell: impl FnMut(HeldNews) + Send + 'static,
     ) -> Self {
         Self {
             access: access.clone(),
-            kept: grants.iter().map(|grant| Kept::new(grant, asked)).collect(),
-            fates: Arc::default(),
+            holder: Arc::new(Mutex::new(LeaseHolder::new(grants, asked_ns))),
             renewals: Renewals::new(access.clone()),
             returns: JoinSet::new(),
             watches: JoinSet::new(),
@@ -370,15 +297,13 @@ impl Keeper {
         services: Vec<Option<ServiceAccess>>,
     ) -> Result<Held, RecipientError> {
         let (orders, ordered) = mpsc::channel();
-        let grants = self.kept.iter().map(|kept| kept.grant.clone()).collect();
-        let fates = Arc::clone(&self.fates);
+        let holder = Arc::clone(&self.holder);
+        let grants = lock(&holder).grants().cloned().collect();
         let keeper = thread("venice-held", move || self.run(&runtime, &ordered))?;
-        Ok(Held { grants, services, fates, orders: Some(orders), keeper: Some(keeper) })
+        Ok(Held { grants, services, holder, orders: Some(orders), keeper: Some(keeper) })
     }
 
     fn run(&mut self, runtime: &Runtime, ordered: &Receiver<Order>) {
-        let pause = self.pause();
-        let mut next = Instant::now();
         loop {
             let order = match ordered.try_recv() {
                 Ok(order) => Some(order),
@@ -387,21 +312,17 @@ impl Keeper {
             };
             runtime.block_on(async {
                 if let Some(Order::Release(grant)) = order {
-                    self.release_one(grant);
+                    lock(&self.holder).handle_release(grant);
                 }
-                if Instant::now() >= next {
-                    next = Instant::now() + pause;
-                    self.begin();
-                }
+                self.look();
                 tokio::select! {
-                    () = tokio::time::sleep(pause.min(LOOK_EVERY)) => {}
+                    () = tokio::time::sleep(self.pause().min(LOOK_EVERY)) => {}
                     Some(seen) = self.watches.join_next() => drop(self.see(seen)),
                 }
-                self.take_renewals();
             });
         }
-        let living = self.kept.iter().filter(|kept| !kept.is_lost);
-        let grants: Vec<Grant> = living.map(|kept| kept.grant.clone()).collect();
+        let grants: Vec<Grant> =
+            lock(&self.holder).held().map(|(_, grant)| grant.clone()).collect();
         // What does not get through ends with its lease.
         let _ = runtime.block_on(async {
             let end = async {
@@ -414,46 +335,41 @@ impl Keeper {
         });
     }
 
-    fn shortest(&self) -> Duration {
-        self.kept.iter().map(Kept::lease).min().unwrap_or(Duration::from_secs(1))
-    }
-
     /// Returns the interval between two renewals.
     fn pause(&self) -> Duration {
-        (self.shortest() / 4).min(MAX_PAUSE)
+        Duration::from_nanos(lock(&self.holder).pause_ns())
     }
 
-    /// Sends renewals of all grants that are not lost.
-    fn begin(&mut self) {
-        for (index, kept) in self.kept.iter().enumerate().filter(|(_, kept)| !kept.is_lost) {
-            self.renewals.begin(index, &kept.grant);
-        }
-    }
-
-    fn take(&mut self, Renewal { index, sent, outcome }: Renewal) {
-        let kept = &mut self.kept[index];
-        match outcome {
-            Renewed::Live(notice) if !kept.is_lost => {
-                kept.renewed = kept.renewed.max(sent);
-                kept.is_refused = false;
-                self.hear(index, sent, notice);
-            }
-            Renewed::Transferred(to) => self.lose_for(index, transferred_text(&to)),
-            // The watch of its service may know why.
-            Renewed::Unknown if kept.is_served => {}
-            Renewed::Unknown => self.lose(index, Fate::Revoked),
-            Renewed::Refused => self.lose(index, Fate::Died),
-            Renewed::NotAdmitted => kept.is_refused = true,
-            Renewed::Live(_) | Renewed::Silent | Renewed::Unreachable => {}
-        }
-    }
-
-    /// Takes the answers to renewals, and drops what has ended.
-    fn take_renewals(&mut self) {
+    /// Takes the answers to renewals, and does what is due.
+    fn look(&mut self) {
         while let Some(renewal) = self.renewals.poll() {
             self.take(renewal);
         }
-        self.judge(Instant::now());
+        lock(&self.holder).handle_timeout(monotonic_ns());
+        self.perform_all();
+    }
+
+    fn take(&self, Renewal { index, sent, outcome }: Renewal) {
+        let call = RenewalCall { index, sent_ns: ns_of(sent) };
+        lock(&self.holder).handle_renewed(call, outcome);
+    }
+
+    fn perform_all(&mut self) {
+        while self.returns.try_join_next().is_some() {}
+        loop {
+            let Some(output) = lock(&self.holder).poll_output() else { return };
+            match output {
+                Output::Renew(RenewalCall { index, .. }) => {
+                    self.renewals.begin(index, lock(&self.holder).grant(index));
+                }
+                Output::GiveBack(index) => self.give_back(index),
+                Output::Lost(index, loss) => {
+                    self.say(index, HeldEvent::Lost(fate(&loss)), why(&loss));
+                }
+                Output::Wanted(index, notice) => self.say(index, HeldEvent::Wanted(notice), None),
+                Output::Due(index) => self.say(index, HeldEvent::Due, None),
+            }
+        }
     }
 
     /// Takes a state of a service. Returns the way to it when it is known: `None` for a device
@@ -463,128 +379,82 @@ impl Keeper {
         if let Some(watch) = watch {
             self.watches.spawn(services::next(watch, index));
         }
-        let kept = &mut self.kept[index];
+        let mut holder = lock(&self.holder);
         match state {
             Ok(ServiceState::Serving(access)) => {
-                kept.is_served = true;
+                holder.set_served(index, true);
                 return Some((index, Some(access)));
             }
             Ok(ServiceState::None) => {
-                kept.is_served = false;
+                holder.set_served(index, false);
                 return Some((index, None));
             }
             Ok(ServiceState::Starting) => {}
-            Ok(ServiceState::Ended(why)) => self.lose_for(index, why),
-            Err(ControlError::Refused(Refusal::UnknownGrant)) => self.lose(index, Fate::Revoked),
-            Err(ControlError::Unreachable { refused: true, .. }) => self.lose(index, Fate::Died),
-            Err(_) if kept.is_lost => {}
+            Ok(ServiceState::Ended(why)) => holder.handle_lost(index, Loss::Ended(why)),
+            Err(ControlError::Refused(Refusal::UnknownGrant)) => {
+                holder.handle_lost(index, Loss::Revoked);
+            }
+            Err(ControlError::Unreachable { refused: true, .. }) => {
+                holder.handle_lost(index, Loss::Died);
+            }
+            Err(_) if holder.held().all(|(held, _)| held != index) => {}
             Err(_) => {
-                let (access, grant) = (self.access.clone(), kept.grant.clone());
+                let (access, grant) = (self.access.clone(), holder.grant(index).clone());
                 self.watches.spawn(services::open_again(access, grant, index));
             }
         }
         None
     }
 
-    /// Drops grants that were not renewed in time, whatever their donors answer later, and releases
-    /// those whose notice time is over.
-    fn judge(&mut self, now: Instant) {
-        while self.returns.try_join_next().is_some() {}
-        for index in 0..self.kept.len() {
-            let kept = &mut self.kept[index];
-            if kept.is_over(now) {
-                let is_refused = kept.is_refused;
-                self.lose(index, if is_refused { Fate::NotAdmitted } else { Fate::Unresponsive });
-            } else if kept.until.is_some_and(|until| until <= now) && !kept.is_lost {
-                self.give_back(index);
-                self.lose(index, Fate::Revoked);
-            } else if kept.is_due(now)
-                && !kept.is_lost
-                && !std::mem::replace(&mut kept.is_due, true)
-            {
-                self.say(index, HeldEvent::Due);
-            }
-        }
-    }
-
     /// Releases a grant before its donor takes it, so that no one waits for its lease.
     fn give_back(&mut self, index: usize) {
-        let (access, grant) = (self.access.clone(), self.kept[index].grant.clone());
+        let (access, grant) = (self.access.clone(), lock(&self.holder).grant(index).clone());
         self.returns.spawn(async move {
             let released = release(&access, std::slice::from_ref(&grant));
             let _ = tokio::time::timeout(RELEASE_WITHIN, released).await;
         });
     }
 
-    fn release_one(&mut self, grant: GrantId) {
-        let Some(index) = self.kept.iter().position(|kept| kept.grant.id == grant) else { return };
-        if !std::mem::replace(&mut self.kept[index].is_lost, true) {
-            lock(&self.fates).wanted.remove(&index);
-            self.give_back(index);
-        }
-    }
-
-    fn lose(&mut self, index: usize, fate: Fate) {
-        if !std::mem::replace(&mut self.kept[index].is_lost, true) {
-            let why = self.kept[index].why.clone();
-            let mut fates = lock(&self.fates);
-            fates.lost.insert(index, (fate, why));
-            fates.wanted.remove(&index);
-            drop(fates);
-            self.say(index, HeldEvent::Lost(fate));
-        }
-    }
-
-    /// Drops a grant for a reason of its donor's.
-    fn lose_for(&mut self, index: usize, why: String) {
-        if !self.kept[index].is_lost {
-            self.kept[index].why = Some(why);
-        }
-        self.lose(index, Fate::Revoked);
-    }
-
-    /// Records a notice. `sent` is the time of the renewal it answers; its donor counts from later
-    /// on.
-    fn hear(&mut self, index: usize, sent: Instant, notice: Option<Notice>) {
-        let kept = &mut self.kept[index];
-        let after = |ms| sent.checked_add(Duration::from_millis(ms));
-        kept.until = notice.and_then(|notice| notice.within_ms).and_then(after);
-        let until = kept.until;
-        let reason = notice.map(|notice| notice.reason);
-        let before = std::mem::replace(&mut kept.told, reason);
-        match reason {
-            Some(reason) => lock(&self.fates).wanted.insert(index, WantedBack { reason, until }),
-            None => lock(&self.fates).wanted.remove(&index),
-        };
-        if let Some(notice) = notice.filter(|notice| before != Some(notice.reason)) {
-            self.say(index, HeldEvent::Wanted(notice));
-        }
-    }
-
-    fn say(&mut self, index: usize, event: HeldEvent) {
-        let Kept { grant, why, .. } = &self.kept[index];
-        let (donor, what, why) = (grant.donor.clone(), resource_name(grant), why.clone());
-        (self.tell)(HeldNews { grant: grant.id, donor, what, event, why });
+    fn say(&mut self, index: usize, event: HeldEvent, why: Option<String>) {
+        let grant = lock(&self.holder).grant(index).clone();
+        let what = resource_name(&grant);
+        (self.tell)(HeldNews { grant: grant.id, donor: grant.donor, what, event, why });
     }
 }
 
-/// Returns the reason of the loss of a transferred grant.
-fn transferred_text(to: &str) -> String {
-    format!("it was transferred to {to}")
+fn fate(loss: &Loss) -> Fate {
+    match loss {
+        Loss::Died => Fate::Died,
+        Loss::Revoked | Loss::Ended(_) => Fate::Revoked,
+        Loss::Unresponsive => Fate::Unresponsive,
+        Loss::NotAdmitted => Fate::NotAdmitted,
+    }
+}
+
+/// Returns the donor's reason of a loss, if it gave one.
+fn why(loss: &Loss) -> Option<String> {
+    match loss {
+        Loss::Ended(why) => Some(why.clone()),
+        Loss::Died | Loss::Revoked | Loss::Unresponsive | Loss::NotAdmitted => None,
+    }
+}
+
+fn wanted_back(Reclaim { reason, until_ns }: Reclaim) -> WantedBack {
+    let left = |until_ns: u64| Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()));
+    let until = until_ns.and_then(|until_ns| Instant::now().checked_add(left(until_ns)));
+    WantedBack { reason, until }
+}
+
+/// Returns a time by the clock of the leases, or one just before it.
+fn ns_of(at: Instant) -> u64 {
+    let now_ns = monotonic_ns();
+    now_ns.saturating_sub(at.elapsed().as_nanos() as u64)
 }
 
 /// Returns the granted resource as users read it: a device's address, or the kind.
 pub(crate) fn resource_name(grant: &Grant) -> String {
     let share = &grant.share;
     share.device().map_or(share.kind.name(), |(_, address)| address).to_owned()
-}
-
-fn lease(grant: &Grant) -> Duration {
-    Duration::from_secs_f64(grant.lease_s.clamp(0.1, 86_400.0))
-}
-
-fn grace(grant: &Grant) -> Duration {
-    (lease(grant) / GRACE_PARTS).min(MAX_GRACE)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use venice_control::Notice;
 use venice_memory::paged::run_block::{Donor, Fate, RunBlockMap};
+use venice_rack::lease_holder::Renewed;
 
 use crate::error::RecipientError;
 use crate::holding::Holding;
@@ -23,7 +24,7 @@ use crate::leaving::Leaving;
 use crate::loan::{RELEASE_WITHIN, release_now, runtime};
 use crate::news::{LostDonor, News};
 use crate::rebuild;
-use crate::renewals::{Renewal, Renewals, Renewed};
+use crate::renewals::{Renewal, Renewals};
 use crate::suspend::{SuspendDetector, Suspended};
 use crate::suspicion::Suspicions;
 

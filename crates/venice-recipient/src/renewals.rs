@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use venice_control::client::{Access, AgentClient};
-use venice_control::{ControlError, Grant, LeaseState, Notice};
+use venice_control::{ControlError, Grant, LeaseState};
+use venice_rack::lease_holder::Renewed;
 
 use crate::loan::agent_of;
 
@@ -34,25 +35,6 @@ pub(crate) struct Renewal {
     pub(crate) sent: Instant,
     /// The donor's answer.
     pub(crate) outcome: Renewed,
-}
-
-/// The answer to a renewal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Renewed {
-    /// It is live for another lease, perhaps with a notice.
-    Live(Option<Notice>),
-    /// It was transferred to this owner.
-    Transferred(String),
-    /// The donor does not have this grant.
-    Unknown,
-    /// The donor's address refuses: its agent is gone.
-    Refused,
-    /// The donor does not admit this process, or shows a certificate that this process does not know.
-    NotAdmitted,
-    /// No answer came, and its machine accepts connections: the agent stands still.
-    Silent,
-    /// Nothing at the donor's address accepts a connection.
-    Unreachable,
 }
 
 #[derive(Debug)]

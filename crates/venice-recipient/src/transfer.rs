@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use venice_control::client::{Access, MonitorClient};
 use venice_control::{ClaimRequest, ControlError, Grant, Owner, TransferRequest, Transferred};
 use venice_memory::paged::run_block::Fate;
+use venice_rack::lease_holder::Renewed;
 use venice_wire::GrantId;
 
 use crate::error::RecipientError;
 use crate::held::{Held, HeldEvent, HeldNews, OnLoss, resource_name};
 use crate::loan::{ANSWER_WITHIN, random_word, recipient_name, runtime};
-use crate::renewals::{Renewal, Renewals, Renewed};
+use crate::renewals::{Renewal, Renewals};
 
 /// Pause between two claims while nothing is there.
 const CLAIM_PAUSE: Duration = Duration::from_millis(200);

@@ -156,7 +156,7 @@ mod tests {
     fn panic_ends_waits() {
         let clocks = Clocks::new(2);
         let ended = std::thread::scope(|scope| {
-            let waits = scope.spawn(|| (0..).for_each(|round| clocks.wait(0, 0, round)));
+            let waits = scope.spawn(|| (0..u32::MAX).for_each(|round| clocks.wait(0, 0, round)));
             let panics = scope.spawn(|| {
                 let _guard = clocks.leave_on_panic();
                 panic!("as the test wants");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
 use venice_control::ResourceSpec;
+use venice_ports::monotonic_ns;
 
 use super::host::Host;
 use super::identity::twice_on;
@@ -105,18 +106,18 @@ struct Looked {
 impl Lender {
     /// Offers these devices besides memory.
     pub(crate) fn offer_devices(&self, devices: &DeviceWatch) {
-        let mut state = self.state();
-        let now_ns = state.now_ns();
-        state.core.offer_devices(now_ns, devices.specs().iter().cloned());
+        let node = &mut self.state().node;
+        let now_ns = node.now_ns(monotonic_ns());
+        node.core_mut().offer_devices(now_ns, devices.specs().iter().cloned());
     }
 
     /// True if no part of the device is granted.
     fn lends_nothing_of(&self, spec: &ResourceSpec) -> bool {
-        self.state().core.free_device_bytes(spec.kind, &spec.address) == spec.bytes
+        self.state().node.core().free_device_bytes(spec.kind, &spec.address) == spec.bytes
     }
 
     /// Records the health; returns true if it has changed.
     fn note_device_health(&self, spec: &ResourceSpec, fault: &str) -> bool {
-        self.state().core.handle_device_health(spec.kind, &spec.address, fault)
+        self.state().node.core_mut().handle_device_health(spec.kind, &spec.address, fault)
     }
 }

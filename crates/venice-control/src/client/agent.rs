@@ -9,7 +9,8 @@ use crate::proto::{self, StepResponse, node_agent_client::NodeAgentClient};
 use std::time::Duration;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
-use venice_rack::types::{DonorStatus, LeaseState, Pong, PrepareRequest, Refusal, TransferStep};
+use venice_rack::monitor_node::{DonorAnswer, DonorCall};
+use venice_rack::types::{DonorStatus, LeaseState, Pong, Refusal};
 use venice_wire::{GrantId, GrantKey};
 
 /// A connection to an agent. Cheap to clone; clones share the connection.
@@ -42,89 +43,45 @@ impl AgentClient {
         &self.addr
     }
 
-    /// Reserves slabs for a grant.
-    ///
-    /// # Errors
-    /// [`ControlError::Refused`] with the donor's reason.
-    pub async fn prepare(&mut self, request: PrepareRequest) -> Result<DonorStatus, ControlError> {
-        let response = self.inner.prepare(convert::prepare_out(request)).await;
-        self.step(response)
-    }
-
-    /// Lends what was reserved.
-    ///
-    /// # Errors
-    /// [`ControlError::Refused`] if the reservation has ended.
-    pub async fn commit(
-        &mut self,
-        grant: GrantId,
-        donor_epoch: u64,
-    ) -> Result<DonorStatus, ControlError> {
-        let request = proto::CommitGrantRequest { grant: grant.0, donor_epoch };
-        let response = self.inner.commit(request).await;
-        self.step(response)
-    }
-
-    /// Releases what was reserved.
-    ///
-    /// # Errors
-    /// Only when the agent cannot be reached.
-    pub async fn abort(&mut self, grant: GrantId) -> Result<DonorStatus, ControlError> {
-        let response = self.inner.abort(proto::AbortGrantRequest { grant: grant.0 }).await;
-        self.step(response)
-    }
-
-    /// Revokes grants in any state; unknown grants are no error.
-    ///
-    /// # Errors
-    /// Only when the agent cannot be reached.
-    pub async fn release(&mut self, ids: &[GrantId]) -> Result<DonorStatus, ControlError> {
-        let request = proto::AgentReleaseRequest { grants: ids.iter().map(|id| id.0).collect() };
-        let response = self.inner.release(request).await;
-        self.step(response)
-    }
-
-    /// Prepares a transfer.
+    /// Makes a call of the Monitor Node.
     ///
     /// # Errors
     /// [`ControlError::Refused`] with the donor's reason, also for an agent of an earlier release,
-    /// which does not know the call.
-    pub async fn prepare_transfer(
-        &mut self,
-        step: TransferStep,
-    ) -> Result<DonorStatus, ControlError> {
-        let response = self.inner.prepare_transfer(convert::transfer_step_out(step)).await;
-        if response.as_ref().is_err_and(|status| status.code() == Code::Unimplemented) {
-            let why = "its agent is of an earlier release, which transfers no grants: upgrade it";
-            return Err(ControlError::Refused(Refusal::Failed(why.to_owned())));
-        }
-        self.step(response)
-    }
-
-    /// Executes a transfer.
-    ///
-    /// # Errors
-    /// [`ControlError::Refused`] if the grant has ended.
-    pub async fn commit_transfer(
-        &mut self,
-        step: TransferStep,
-    ) -> Result<DonorStatus, ControlError> {
-        let response = self.inner.commit_transfer(convert::transfer_step_out(step)).await;
-        self.step(response)
-    }
-
-    /// Calls a prepared transfer off.
-    ///
-    /// # Errors
-    /// Only when the agent cannot be reached.
-    pub async fn abort_transfer(
-        &mut self,
-        from: GrantId,
-        grant: GrantId,
-    ) -> Result<DonorStatus, ControlError> {
-        let request = proto::AbortTransferRequest { from: from.0, grant: grant.0 };
-        let response = self.inner.abort_transfer(request).await;
-        self.step(response)
+    /// which does not know transfers. Aborts, releases and pings fail only when the agent cannot be
+    /// reached.
+    pub async fn call(&mut self, call: DonorCall) -> Result<DonorAnswer, ControlError> {
+        let inner = &mut self.inner;
+        let response = match call {
+            DonorCall::Prepare(request) => inner.prepare(convert::prepare_out(request)).await,
+            DonorCall::Commit { grant, donor_epoch } => {
+                inner.commit(proto::CommitGrantRequest { grant: grant.0, donor_epoch }).await
+            }
+            DonorCall::Abort(grant) => {
+                inner.abort(proto::AbortGrantRequest { grant: grant.0 }).await
+            }
+            DonorCall::Release(grants) => {
+                let grants = grants.into_iter().map(|grant| grant.0).collect();
+                inner.release(proto::AgentReleaseRequest { grants }).await
+            }
+            DonorCall::PrepareTransfer(step) => {
+                let response = inner.prepare_transfer(convert::transfer_step_out(step)).await;
+                if response.as_ref().is_err_and(|status| status.code() == Code::Unimplemented) {
+                    let why =
+                        "its agent is of an earlier release, which transfers no grants: upgrade it";
+                    return Err(ControlError::Refused(Refusal::Failed(why.to_owned())));
+                }
+                response
+            }
+            DonorCall::CommitTransfer(step) => {
+                inner.commit_transfer(convert::transfer_step_out(step)).await
+            }
+            DonorCall::AbortTransfer { from, grant } => {
+                let (from, grant) = (from.0, grant.0);
+                inner.abort_transfer(proto::AbortTransferRequest { from, grant }).await
+            }
+            DonorCall::Ping => return self.ping().await.map(DonorAnswer::Pong),
+        };
+        self.step(response).map(DonorAnswer::Status)
     }
 
     /// Releases grants by their keys.

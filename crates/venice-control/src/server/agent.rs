@@ -16,67 +16,22 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use venice_rack::caller::Caller;
-use venice_rack::types::{
-    DonorStatus, LeaseState, Pong, PrepareRequest, Refusal, ServiceState, TransferStep,
-};
+use venice_rack::monitor_node::{DonorAnswer, DonorCall};
+use venice_rack::types::{LeaseState, Pong, Refusal, ServiceState};
 use venice_wire::{GrantId, GrantKey};
 
 /// The calls of an agent. Write the methods as `async fn`. Every call may be repeated, and calls
 /// may run concurrently.
 pub trait AgentHandler: Send + Sync + 'static {
-    /// Reserves slabs, or a device, for a grant.
-    fn prepare(
-        &self,
-        request: PrepareRequest,
-    ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send;
+    /// Executes a call of the Monitor Node. The grants of a release are free once it is answered.
+    fn call(&self, call: DonorCall) -> impl Future<Output = Result<DonorAnswer, Refusal>> + Send;
 
-    /// Lends what was reserved.
-    fn commit(
-        &self,
-        grant: GrantId,
-        donor_epoch: u64,
-    ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send;
-
-    /// Releases what was reserved.
-    fn abort(&self, grant: GrantId) -> impl Future<Output = DonorStatus> + Send;
-
-    /// Revokes grants. Answer when the slabs are free again.
-    fn release(&self, grants: Vec<GrantId>) -> impl Future<Output = DonorStatus> + Send;
-
-    /// Promises to give a grant to a successor. By default refused.
-    fn prepare_transfer(
-        &self,
-        step: TransferStep,
-    ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send {
-        let _ = step;
-        async { Err(Refusal::Failed("it transfers no grants".to_owned())) }
-    }
-
-    /// Gives a grant to its successor. By default refused.
-    fn commit_transfer(
-        &self,
-        step: TransferStep,
-    ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send {
-        let _ = step;
-        async { Err(Refusal::UnknownGrant) }
-    }
-
-    /// Withdraws the promise of a grant to a successor. By default refused, as there is none.
-    fn abort_transfer(
-        &self,
-        from: GrantId,
-        grant: GrantId,
-    ) -> impl Future<Output = Result<DonorStatus, Refusal>> + Send {
-        let _ = (from, grant);
-        async { Err(Refusal::UnknownGrant) }
-    }
-
-    /// Releases the grants whose keys are right. Answer when the slabs are free again.
+    /// Releases the grants whose keys are right. Answer when they are free.
     fn give_back(
         &self,
         caller: Caller,
         leases: Vec<(GrantId, GrantKey)>,
-    ) -> impl Future<Output = DonorStatus> + Send;
+    ) -> impl Future<Output = Result<DonorAnswer, Refusal>> + Send;
 
     /// Renews leases; returns one state for each, in order.
     fn renew(
@@ -94,9 +49,6 @@ pub trait AgentHandler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<watch::Receiver<ServiceState>, Refusal>> + Send {
         async { Ok(watch::channel(ServiceState::None).1) }
     }
-
-    /// Returns the agent's name and instance.
-    fn ping(&self) -> impl Future<Output = Pong> + Send;
 }
 
 /// Serves the agent's calls until `shutdown` completes, to callers that `tls` admits.
@@ -130,8 +82,15 @@ impl<H> Service<H> {
     }
 }
 
-fn step(status: DonorStatus) -> Response<StepResponse> {
-    Response::new(StepResponse { status: Some(convert::status_out(status)) })
+/// Returns the response to a call that changes grants.
+fn step(answer: Result<DonorAnswer, Refusal>) -> Result<Response<StepResponse>, Status> {
+    match answer {
+        Ok(DonorAnswer::Status(status)) => {
+            Ok(Response::new(StepResponse { status: Some(convert::status_out(status)) }))
+        }
+        Ok(DonorAnswer::Pong(_)) => Err(Status::internal("the agent took it for a ping")),
+        Err(refusal) => Err(refusal_status(&refusal)),
+    }
 }
 
 #[tonic::async_trait]
@@ -155,7 +114,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
     ) -> Result<Response<StepResponse>, Status> {
         self.admit_monitor(&request)?;
         let request = convert::prepare_in(request.into_inner())?;
-        self.handler.prepare(request).await.map(step).map_err(|refusal| refusal_status(&refusal))
+        step(self.handler.call(DonorCall::Prepare(request)).await)
     }
 
     async fn commit(
@@ -164,8 +123,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
     ) -> Result<Response<StepResponse>, Status> {
         self.admit_monitor(&request)?;
         let proto::CommitGrantRequest { grant, donor_epoch } = request.into_inner();
-        let committed = self.handler.commit(GrantId(grant), donor_epoch).await;
-        committed.map(step).map_err(|refusal| refusal_status(&refusal))
+        step(self.handler.call(DonorCall::Commit { grant: GrantId(grant), donor_epoch }).await)
     }
 
     async fn abort(
@@ -173,7 +131,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
         request: Request<proto::AbortGrantRequest>,
     ) -> Result<Response<StepResponse>, Status> {
         self.admit_monitor(&request)?;
-        Ok(step(self.handler.abort(GrantId(request.into_inner().grant)).await))
+        step(self.handler.call(DonorCall::Abort(GrantId(request.into_inner().grant))).await)
     }
 
     async fn release(
@@ -182,7 +140,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
     ) -> Result<Response<StepResponse>, Status> {
         self.admit_monitor(&request)?;
         let grants = request.into_inner().grants.into_iter().map(GrantId).collect();
-        Ok(step(self.handler.release(grants).await))
+        step(self.handler.call(DonorCall::Release(grants)).await)
     }
 
     async fn prepare_transfer(
@@ -191,8 +149,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
     ) -> Result<Response<StepResponse>, Status> {
         self.admit_monitor(&request)?;
         let transfer = convert::transfer_step_in(request.into_inner())?;
-        let promised = self.handler.prepare_transfer(transfer).await;
-        promised.map(step).map_err(|refusal| refusal_status(&refusal))
+        step(self.handler.call(DonorCall::PrepareTransfer(transfer)).await)
     }
 
     async fn commit_transfer(
@@ -201,8 +158,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
     ) -> Result<Response<StepResponse>, Status> {
         self.admit_monitor(&request)?;
         let transfer = convert::transfer_step_in(request.into_inner())?;
-        let switched = self.handler.commit_transfer(transfer).await;
-        switched.map(step).map_err(|refusal| refusal_status(&refusal))
+        step(self.handler.call(DonorCall::CommitTransfer(transfer)).await)
     }
 
     async fn abort_transfer(
@@ -211,8 +167,8 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
     ) -> Result<Response<StepResponse>, Status> {
         self.admit_monitor(&request)?;
         let proto::AbortTransferRequest { from, grant } = request.into_inner();
-        let aborted = self.handler.abort_transfer(GrantId(from), GrantId(grant)).await;
-        aborted.map(step).map_err(|refusal| refusal_status(&refusal))
+        let (from, grant) = (GrantId(from), GrantId(grant));
+        step(self.handler.call(DonorCall::AbortTransfer { from, grant }).await)
     }
 
     async fn give_back(
@@ -221,7 +177,7 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
     ) -> Result<Response<StepResponse>, Status> {
         let caller = self.tls.admit(&request)?;
         let leases = convert::leases_in(request.into_inner().leases);
-        Ok(step(self.handler.give_back(caller, leases).await))
+        step(self.handler.give_back(caller, leases).await)
     }
 
     async fn renew_leases(
@@ -240,7 +196,12 @@ impl<H: AgentHandler> NodeAgent for Service<H> {
         request: Request<proto::PingRequest>,
     ) -> Result<Response<proto::PingResponse>, Status> {
         self.tls.admit(&request)?;
-        let Pong { name, instance } = self.handler.ping().await;
-        Ok(Response::new(proto::PingResponse { name, instance }))
+        match self.handler.call(DonorCall::Ping).await {
+            Ok(DonorAnswer::Pong(Pong { name, instance })) => {
+                Ok(Response::new(proto::PingResponse { name, instance }))
+            }
+            Ok(DonorAnswer::Status(_)) => Err(Status::internal("the agent took no ping")),
+            Err(refusal) => Err(refusal_status(&refusal)),
+        }
     }
 }

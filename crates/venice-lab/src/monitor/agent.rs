@@ -12,11 +12,14 @@ use tokio::task::JoinSet;
 use venice_control::client::{Heartbeats, MonitorClient};
 use venice_control::server::{AgentHandler, TlsServer, serve_agent};
 use venice_control::{
-    Caller, DonorStatus, DoorReport, Grant, HeartbeatReport, LeaseState, NodeRegistration, Pong,
-    PortReport, PrepareRequest, Refusal, Registered, ResourceKind, ResourceSpec,
+    Caller, DoorReport, Grant, HeartbeatReport, LeaseState, NodeRegistration, Pong, PortReport,
+    Refusal, Registered, ResourceKind, ResourceSpec,
 };
 use venice_ports::monotonic_ns;
-use venice_rack::donor::{DonorAction, DonorCore, DonorSettings, Prepared};
+use venice_rack::donor::DonorSettings;
+use venice_rack::donor_node::DonorNode;
+use venice_rack::monitor::Token;
+use venice_rack::monitor_node::{DonorAnswer, DonorCall};
 use venice_rack::pressure::PressureReport;
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
@@ -90,7 +93,7 @@ impl Agent {
         let report = HeartbeatReport {
             identity: self.registered.identity,
             instance: self.instance,
-            memory: self.donor.core().report(),
+            memory: self.donor.node().report(),
             usage: Vec::new(),
             links: Vec::new(),
             port: PortReport::default(),
@@ -107,7 +110,7 @@ impl Agent {
 
     /// Returns the number of grants that it holds.
     pub(super) fn held(&self) -> usize {
-        self.donor.core().report().held.len()
+        self.donor.node().report().held.len()
     }
 }
 
@@ -187,10 +190,9 @@ async fn join(
     };
     let registered = client.register(registration).await?;
     let settings = DonorSettings { total_slabs: lent, prepare_timeout_ns: PREPARE_TIMEOUT_NS };
-    let mut core = DonorCore::new(settings);
-    core.set_epoch(registered.identity.epoch);
-    let donor =
-        Arc::new(Donor { core: Mutex::new(core), call_times: Mutex::default(), name, instance });
+    let mut node = DonorNode::new(settings, Pong { name, instance }, monotonic_ns());
+    node.core_mut().set_epoch(registered.identity.epoch);
+    let donor = Arc::new(Donor { node: Mutex::new(node), call_times: Mutex::default() });
     if let Some(listener) = listener {
         // The service ends with the runtime.
         services.spawn(serve_agent(listener, door, Arc::clone(&donor), std::future::pending()));
@@ -213,14 +215,12 @@ fn address(number: u32) -> IpAddr {
     Ipv4Addr::new(127, 1, rest as u8, last as u8 + 1).into()
 }
 
-/// A donor without memory: reclaimed slabs are free at once.
+/// A donor without memory.
 #[derive(Debug)]
 struct Donor {
-    core: Mutex<DonorCore>,
+    node: Mutex<DonorNode>,
     /// Times of the calls of the grants that it holds.
     call_times: Mutex<BTreeMap<GrantId, CallTimes>>,
-    name: String,
-    instance: u64,
 }
 
 impl Donor {
@@ -228,75 +228,56 @@ impl Donor {
         self.call_times.lock().expect("a thread panicked while it held the lock")
     }
 
-    fn core(&self) -> MutexGuard<'_, DonorCore> {
-        self.core.lock().expect("a thread panicked while it held the lock")
+    fn node(&self) -> MutexGuard<'_, DonorNode> {
+        self.node.lock().expect("a thread panicked while it held the lock")
     }
 
-    fn settle(core: &mut DonorCore) -> DonorStatus {
-        while let Some(DonorAction::FreeSlabs { grant, .. }) = core.poll_action() {
-            core.handle_freed(grant);
+    fn note_times(&self, call: &DonorCall) {
+        let (now, mut call_times) = (Instant::now(), self.call_times());
+        match call {
+            DonorCall::Prepare(request) => {
+                call_times.insert(request.grant, CallTimes { prepare: now, commit: now });
+            }
+            DonorCall::Commit { grant, .. } => {
+                if let Some(call_times) = call_times.get_mut(grant) {
+                    call_times.commit = now;
+                }
+            }
+            DonorCall::Release(grants) => {
+                call_times.retain(|grant, _| !grants.contains(grant));
+            }
+            DonorCall::Abort(_)
+            | DonorCall::PrepareTransfer(_)
+            | DonorCall::CommitTransfer(_)
+            | DonorCall::AbortTransfer { .. }
+            | DonorCall::Ping => {}
         }
-        core.status()
+    }
+
+    fn answer(&self, call: impl FnOnce(&mut DonorNode, u64)) -> Result<DonorAnswer, Refusal> {
+        let (mut node, clock_ns) = (self.node(), monotonic_ns());
+        node.handle_timeout(clock_ns);
+        call(&mut node, clock_ns);
+        node.perform_without_memory(clock_ns).pop().expect("it answers at once").1
     }
 }
 
 impl AgentHandler for Donor {
-    async fn prepare(&self, request: PrepareRequest) -> Result<DonorStatus, Refusal> {
-        let now = Instant::now();
-        self.call_times().insert(request.grant, CallTimes { prepare: now, commit: now });
-        let at_once = request.at_once.then_some((request.grant, request.donor_epoch));
-        let mut core = self.core();
-        let (Prepared::New(status) | Prepared::Repeated(status)) =
-            core.handle_prepare(monotonic_ns(), request)?;
-        match at_once {
-            Some((grant, epoch)) => core.handle_commit(monotonic_ns(), grant, epoch),
-            None => Ok(status),
-        }
+    async fn call(&self, call: DonorCall) -> Result<DonorAnswer, Refusal> {
+        self.note_times(&call);
+        self.answer(|node, clock_ns| node.handle_call(clock_ns, Token(0), call))
     }
 
-    async fn commit(&self, grant: GrantId, donor_epoch: u64) -> Result<DonorStatus, Refusal> {
-        if let Some(call_times) = self.call_times().get_mut(&grant) {
-            call_times.commit = Instant::now();
-        }
-        self.core().handle_commit(monotonic_ns(), grant, donor_epoch)
-    }
-
-    async fn abort(&self, grant: GrantId) -> DonorStatus {
-        let mut core = self.core();
-        core.handle_abort(monotonic_ns(), grant);
-        Self::settle(&mut core)
-    }
-
-    async fn release(&self, grants: Vec<GrantId>) -> DonorStatus {
-        let mut core = self.core();
-        for grant in grants {
-            self.call_times().remove(&grant);
-            core.handle_release(monotonic_ns(), grant);
-        }
-        Self::settle(&mut core)
-    }
-
-    async fn give_back(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> DonorStatus {
-        let is_right = |core: &DonorCore, (grant, key): &(GrantId, GrantKey)| {
-            core.grant(*grant).is_some_and(|view| view.key == *key)
-        };
-        let mut core = self.core();
-        for lease in leases {
-            if is_right(&core, &lease) {
-                core.handle_release(monotonic_ns(), lease.0);
-            }
-        }
-        Self::settle(&mut core)
+    async fn give_back(
+        &self,
+        _: Caller,
+        leases: Vec<(GrantId, GrantKey)>,
+    ) -> Result<DonorAnswer, Refusal> {
+        self.answer(|node, clock_ns| node.handle_give_back(clock_ns, Token(0), &leases))
     }
 
     async fn renew(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> Vec<LeaseState> {
-        let mut core = self.core();
-        let now_ns = monotonic_ns();
-        leases.into_iter().map(|(grant, key)| core.handle_renew(now_ns, grant, key)).collect()
-    }
-
-    async fn ping(&self) -> Pong {
-        Pong { name: self.name.clone(), instance: self.instance }
+        self.node().handle_renew(monotonic_ns(), &leases)
     }
 }
 

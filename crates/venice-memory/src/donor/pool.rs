@@ -137,9 +137,13 @@ impl SlabPool {
         stock.missing += count;
     }
 
-    /// Shrinks the pool by the missing slabs, and returns their number.
-    pub fn give_up_missing(&self) -> usize {
-        std::mem::take(&mut self.stock().missing)
+    /// Shrinks the pool by the missing slabs, by `most` at most, and returns their number. Others may
+    /// wait for the rest.
+    pub fn give_up_missing(&self, most: usize) -> usize {
+        let mut stock = self.stock();
+        let count = stock.missing.min(most);
+        stock.missing -= count;
+        count
     }
 
     /// Shrinks the pool by `count` free slabs, or by all free ones, and returns them. Dropping them
@@ -158,7 +162,7 @@ impl SlabPool {
         self.stock().missing += count;
         match self.replenish() {
             Ok(()) => count,
-            Err(_) => count - self.give_up_missing(),
+            Err(_) => count - self.give_up_missing(count),
         }
     }
 
@@ -297,7 +301,7 @@ mod tests {
         assert_eq!((pool.free_slabs(), pool.total_slabs()), (0, 1));
         pool.take_in(lent);
         assert_eq!((pool.free_slabs(), pool.total_slabs()), (0, 1));
-        assert_eq!((pool.give_up_missing(), pool.total_slabs()), (1, 0));
+        assert_eq!((pool.give_up_missing(1), pool.total_slabs()), (1, 0));
         assert_eq!(pool.grow(3), 3);
         assert_eq!((pool.free_slabs(), pool.total_slabs()), (3, 3));
     }
@@ -347,7 +351,7 @@ mod tests {
             matches!(pool.replenish(), Err(DonorError::StillMapped { slabs: 1 })).then_some(())
         });
         assert_eq!((pool.free_slabs(), pool.total_slabs()), (1, 2));
-        assert_eq!((pool.give_up_missing(), pool.grow(1)), (1, 0));
+        assert_eq!((pool.give_up_missing(1), pool.grow(1)), (1, 0));
         let free = pool.take(1).unwrap();
         assert!(pool.take(1).is_none());
         drop(stale);
@@ -362,6 +366,23 @@ mod tests {
         soon("both are free", || pool.replenish().ok());
         assert_eq!((pool.withdraw(1).len(), pool.free_slabs(), pool.total_slabs()), (1, 1, 1));
         soon("both are there", || (pool.grow(1) == 1).then_some(()));
+        assert_eq!((pool.free_slabs(), pool.total_slabs()), (2, 2));
+    }
+
+    #[test]
+    fn missing_slabs_of_others_stay() {
+        let (_file, device) = device(3);
+        let pool = SlabPool::of_devices(vec![device]).unwrap();
+        let slabs = pool.take(3).unwrap();
+        let stale: Vec<MappedSlab> = slabs
+            .iter()
+            .map(|slab| MappedSlab::map(&slab.file().unwrap(), SLAB_BYTES as usize).unwrap())
+            .collect();
+        pool.take_in(slabs);
+        assert_eq!((pool.give_up_missing(1), pool.total_slabs()), (1, 2));
+        assert_eq!((pool.grow(1), pool.total_slabs()), (0, 2), "two are not its own");
+        drop(stale);
+        soon("the two are there", || pool.replenish().ok());
         assert_eq!((pool.free_slabs(), pool.total_slabs()), (2, 2));
     }
 

@@ -12,12 +12,14 @@ use venice_control::Caller;
 use venice_control::client::{Access, AgentClient, MonitorClient};
 use venice_control::server::{AgentHandler, bind, serve_agent};
 use venice_control::{
-    AllocationRequest, ControlError, DonorStatus, Grant, HeartbeatReport, HeldState, Identity,
-    LeaseState, NodeRegistration, Pong, PortReport, PrepareRequest, Refusal, ResourceKind,
-    ResourceSpec, Want,
+    AllocationRequest, ControlError, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
+    NodeRegistration, Pong, PortReport, Refusal, ResourceKind, ResourceSpec, Want,
 };
 use venice_monitor::{MonitorConfig, MonitorError, OnReady};
-use venice_rack::donor::{DonorAction, DonorCore, DonorSettings};
+use venice_rack::donor::DonorSettings;
+use venice_rack::donor_node::DonorNode;
+use venice_rack::monitor::Token;
+use venice_rack::monitor_node::{DonorAnswer, DonorCall};
 use venice_testkit::identity::{access, login, login_of};
 use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
 
@@ -108,7 +110,7 @@ pub struct Agent {
 pub struct Donor {
     name: String,
     instance: u64,
-    core: Mutex<DonorCore>,
+    node: Mutex<DonorNode>,
     started: tokio::time::Instant,
     /// Makes every prepare fail.
     pub is_broken: AtomicBool,
@@ -137,10 +139,12 @@ impl Agent {
     ) -> Result<Self, ControlError> {
         static INSTANCES: AtomicU64 = AtomicU64::new(1);
         let settings = DonorSettings { total_slabs: slabs, prepare_timeout_ns: 5_000_000_000 };
+        let instance = INSTANCES.fetch_add(1, Ordering::Relaxed);
+        let pong = Pong { name: name.to_owned(), instance };
         let donor = Arc::new(Donor {
             name: name.to_owned(),
-            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
-            core: Mutex::new(DonorCore::new(settings)),
+            instance,
+            node: Mutex::new(DonorNode::new(settings, pong, 0)),
             started: tokio::time::Instant::now(),
             is_broken: AtomicBool::new(false),
             prepares: AtomicU64::new(0),
@@ -152,7 +156,7 @@ impl Agent {
         let login = login_of(&Caller::Node(name.to_owned()));
         let mut client = MonitorClient::connect(&Access::new(monitor_addr, login)).await?;
         let identity = client.register(registration.clone()).await?.identity;
-        donor.core.lock().unwrap().set_epoch(identity.epoch);
+        donor.node.lock().unwrap().core_mut().set_epoch(identity.epoch);
         let mut tasks = JoinSet::new();
         let (handler, door) = (Arc::clone(&donor), venice_testkit::identity::door(name));
         tasks.spawn(async move {
@@ -174,13 +178,13 @@ impl Agent {
 
     /// Returns the number of committed slabs.
     pub fn lent_slabs(&self) -> u32 {
-        let report = self.donor.core.lock().unwrap().report();
+        let report = self.donor.node.lock().unwrap().report();
         let lent = report.held.iter().filter(|held| held.state == HeldState::Committed);
         lent.map(|held| held.share.slabs()).sum()
     }
 
     pub fn held(&self) -> Vec<(GrantId, u32)> {
-        let report = self.donor.core.lock().unwrap().report();
+        let report = self.donor.node.lock().unwrap().report();
         report.held.iter().map(|held| (held.id, held.share.slabs())).collect()
     }
 }
@@ -200,10 +204,10 @@ async fn report_forever(
     loop {
         let memory = {
             let now_ns = donor.now_ns();
-            let mut core = donor.core.lock().unwrap();
-            core.handle_timeout(now_ns);
-            wipe(&mut core);
-            core.report()
+            let mut node = donor.node.lock().unwrap();
+            node.handle_timeout(now_ns);
+            node.perform_without_memory(now_ns);
+            node.report()
         };
         let report = HeartbeatReport {
             usage: Vec::new(),
@@ -234,15 +238,15 @@ async fn report_forever(
     }
 }
 
-fn wipe(core: &mut DonorCore) {
-    while let Some(DonorAction::FreeSlabs { grant, .. }) = core.poll_action() {
-        core.handle_freed(grant);
-    }
-}
-
 impl Donor {
     fn now_ns(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
+    }
+
+    fn answer(&self, call: impl FnOnce(&mut DonorNode, u64)) -> Result<DonorAnswer, Refusal> {
+        let (mut node, now_ns) = (self.node.lock().unwrap(), self.now_ns());
+        call(&mut node, now_ns);
+        node.perform_without_memory(now_ns).pop().expect("it answers at once").1
     }
 
     fn registration(&self, control_addr: String, slabs: u32) -> NodeRegistration {
@@ -271,52 +275,26 @@ impl Donor {
 }
 
 impl AgentHandler for Donor {
-    async fn prepare(&self, request: PrepareRequest) -> Result<DonorStatus, Refusal> {
-        self.prepares.fetch_add(1, Ordering::Relaxed);
-        if self.is_broken.load(Ordering::Relaxed) {
+    async fn call(&self, call: DonorCall) -> Result<DonorAnswer, Refusal> {
+        let is_prepare = matches!(call, DonorCall::Prepare(_));
+        self.prepares.fetch_add(u64::from(is_prepare), Ordering::Relaxed);
+        let is_transfer = matches!(call, DonorCall::PrepareTransfer(_));
+        if (is_prepare || is_transfer) && self.is_broken.load(Ordering::Relaxed) {
             return Err(Refusal::Failed("no memory could be locked".to_owned()));
         }
-        let at_once = request.at_once.then_some((request.grant, request.donor_epoch));
-        let mut core = self.core.lock().unwrap();
-        core.handle_prepare(self.now_ns(), request)?;
-        match at_once {
-            Some((grant, epoch)) => core.handle_commit(self.now_ns(), grant, epoch),
-            None => Ok(core.status()),
-        }
+        self.answer(|node, now_ns| node.handle_call(now_ns, Token(0), call))
     }
 
-    async fn commit(&self, grant: GrantId, donor_epoch: u64) -> Result<DonorStatus, Refusal> {
-        self.core.lock().unwrap().handle_commit(self.now_ns(), grant, donor_epoch)
-    }
-
-    async fn abort(&self, grant: GrantId) -> DonorStatus {
-        let mut core = self.core.lock().unwrap();
-        core.handle_abort(self.now_ns(), grant);
-        wipe(&mut core);
-        core.status()
-    }
-
-    async fn release(&self, grants: Vec<GrantId>) -> DonorStatus {
-        let mut core = self.core.lock().unwrap();
-        for grant in grants {
-            core.handle_release(self.now_ns(), grant);
-        }
-        wipe(&mut core);
-        core.status()
-    }
-
-    async fn give_back(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> DonorStatus {
-        self.release(leases.into_iter().map(|(grant, _)| grant).collect()).await
+    async fn give_back(
+        &self,
+        _: Caller,
+        leases: Vec<(GrantId, GrantKey)>,
+    ) -> Result<DonorAnswer, Refusal> {
+        self.answer(|node, now_ns| node.handle_give_back(now_ns, Token(0), &leases))
     }
 
     async fn renew(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> Vec<LeaseState> {
-        let mut core = self.core.lock().unwrap();
-        let now_ns = self.now_ns();
-        leases.into_iter().map(|(id, key)| core.handle_renew(now_ns, id, key)).collect()
-    }
-
-    async fn ping(&self) -> Pong {
-        Pong { name: self.name.clone(), instance: self.instance }
+        self.node.lock().unwrap().handle_renew(self.now_ns(), &leases)
     }
 }
 

@@ -231,13 +231,14 @@ async fn unreachable_monitor_error_is_clear() {
 }
 
 #[tokio::test]
-async fn donor_without_transfers_refuses() {
+async fn refused_transfer_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let monitor = Monitor::start(directory.path(), ANY_PORT).await;
-    let _agent = Agent::start("node1", &monitor.addr, 4).await;
+    let agent = Agent::start("node1", &monitor.addr, 4).await;
     let mut client = monitor.client().await;
     let grants = client.allocate(request(1, 2, &[])).await.unwrap();
     let _kept = keep(&grants);
+    agent.donor.is_broken.store(true, Ordering::Relaxed);
     let transfer = TransferRequest {
         client_id: 2,
         grants: grants.iter().map(|grant| grant.id).collect(),

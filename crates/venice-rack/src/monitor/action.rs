@@ -2,14 +2,13 @@
 
 use super::admission::JoinTokenRecord;
 use super::event::Event;
+use crate::monitor_node::{DonorCall, Reply};
 use crate::queueing::Standing;
 use crate::quota::{QuotaFor, QuotaRecord};
 use crate::rat::GrantRecord;
 use crate::revocation::Revocation;
 use crate::rrt::NodeRecord;
-use crate::types::{
-    Grant, Identity, PrepareRequest, RackError, Refusal, Registered, TransferStep, Transferred,
-};
+use crate::types::{Grant, Identity, RackError, Refusal};
 use serde::{Deserialize, Serialize};
 use venice_wire::{GrantId, NodeId};
 
@@ -22,77 +21,14 @@ pub struct Token(pub u64);
 pub enum Action {
     /// Make the changes durable, all or none, before beginning any later action.
     Store(Vec<Change>),
-    /// Call, then [`super::MonitorCore::handle_prepared`].
-    SendPrepare {
+    /// Call, then [`super::MonitorCore::handle_returned`].
+    Call {
         /// The donor to call.
         donor: Identity,
         /// Its address.
         addr: String,
-        /// The message.
-        request: PrepareRequest,
-    },
-    /// Call, then [`super::MonitorCore::handle_committed`].
-    SendCommit {
-        /// The donor to call.
-        donor: Identity,
-        /// Its address.
-        addr: String,
-        /// The grant.
-        grant: GrantId,
-    },
-    /// Call, then [`super::MonitorCore::handle_aborted`].
-    SendAbort {
-        /// The donor to call.
-        donor: Identity,
-        /// Its address.
-        addr: String,
-        /// The grant.
-        grant: GrantId,
-    },
-    /// Call, then [`super::MonitorCore::handle_released`].
-    SendRelease {
-        /// The donor to call.
-        donor: Identity,
-        /// Its address.
-        addr: String,
-        /// The grants.
-        grants: Vec<GrantId>,
-    },
-    /// Call, then [`super::MonitorCore::handle_transfer_prepared`].
-    SendPrepareTransfer {
-        /// The donor to call.
-        donor: Identity,
-        /// Its address.
-        addr: String,
-        /// The message.
-        step: TransferStep,
-    },
-    /// Call, then [`super::MonitorCore::handle_transfer_committed`].
-    SendCommitTransfer {
-        /// The donor to call.
-        donor: Identity,
-        /// Its address.
-        addr: String,
-        /// The message.
-        step: TransferStep,
-    },
-    /// Call, then [`super::MonitorCore::handle_transfer_aborted`].
-    SendAbortTransfer {
-        /// The donor to call.
-        donor: Identity,
-        /// Its address.
-        addr: String,
-        /// The grant.
-        from: GrantId,
-        /// The number of its successor.
-        grant: GrantId,
-    },
-    /// Call, then [`super::MonitorCore::handle_pinged`].
-    SendPing {
-        /// The donor to call.
-        donor: Identity,
-        /// Its address.
-        addr: String,
+        /// The call.
+        call: DonorCall,
     },
     /// Answer everyone who waits for this request.
     ReplyRequest {
@@ -108,41 +44,8 @@ pub enum Action {
         /// Its state.
         standing: Standing,
     },
-    /// Answer a release.
-    ReplyRelease {
-        /// The call.
-        token: Token,
-        /// The grants not released.
-        kept: Kept,
-    },
-    /// Answer a transfer.
-    ReplyTransfer {
-        /// The call.
-        token: Token,
-        /// The answer: each grant, by number.
-        result: Result<Vec<Transferred>, RackError>,
-    },
-    /// Answer a claim.
-    ReplyClaim {
-        /// The call.
-        token: Token,
-        /// The answer.
-        result: Result<Vec<Grant>, RackError>,
-    },
-    /// Answer a call whose only answer is that it is done, and durable.
-    ReplyDone {
-        /// The call.
-        token: Token,
-        /// The answer.
-        result: Result<(), RackError>,
-    },
-    /// Answer a registration.
-    ReplyRegister {
-        /// The call.
-        token: Token,
-        /// The answer.
-        result: Result<Registered, RackError>,
-    },
+    /// Answer another call.
+    Reply(Token, Reply),
     /// Write to the log and to the list of events; nothing else to do.
     Note(Event),
 }

@@ -1,6 +1,7 @@
 //! Enrolment: join tokens, and the check of machines that use them.
 
-use super::{Action, Change, Event, MonitorCore, Token};
+use super::{Change, Event, MonitorCore, Token};
+use crate::monitor_node::Reply;
 use crate::types::{MAX_NAME_BYTES, RackError};
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +27,7 @@ pub struct JoinTokenRecord {
 }
 
 impl MonitorCore {
-    /// Adds a token made by an administrator. Answered by [`Action::ReplyDone`] once it is durable.
+    /// Adds a token made by an administrator. Answered by [`Reply::Done`] once it is durable.
     /// `wall_ms` is the time of day, in milliseconds since 1970, here and below: it is compared
     /// with times that survive restarts.
     pub fn handle_new_token(&mut self, wall_ms: u64, token: Token, record: JoinTokenRecord) {
@@ -42,11 +43,11 @@ impl MonitorCore {
             };
             checked.map(|()| self.change(Change::PutToken(record)))
         };
-        self.actions.push_back(Action::ReplyDone { token, result });
+        self.reply(token, Reply::Done(result));
     }
 
     /// Enrols a machine as the node `name`, by the token of this number and hash and with a key of
-    /// that hash. Answered by [`Action::ReplyDone`] once the use of the token is durable. While the
+    /// that hash. Answered by [`Reply::Done`] once the use of the token is durable. While the
     /// token lasts, the same machine, recognised by its key, is answered again: an answer may be
     /// lost.
     pub fn handle_join(
@@ -66,7 +67,7 @@ impl MonitorCore {
             self.retention.admitted.insert(name.to_owned());
             self.note(Event::NodeAdmitted { name: name.to_owned() });
         }
-        self.actions.push_back(Action::ReplyDone { token, result });
+        self.reply(token, Reply::Done(result));
     }
 
     fn check_join(
@@ -134,7 +135,7 @@ impl MonitorCore {
         self.tokens.values().any(|record| record.used_by == name)
     }
 
-    /// Deletes a token for an administrator. Answered by [`Action::ReplyDone`] once it is durable.
+    /// Deletes a token for an administrator. Answered by [`Reply::Done`] once it is durable.
     pub fn handle_delete_token(&mut self, wall_ms: u64, token: Token, id: u64) {
         self.forget_old_tokens(wall_ms);
         let result = match self.tokens.contains_key(&id) {
@@ -146,7 +147,7 @@ impl MonitorCore {
                 "the rack has no join token {id:016x}: `venice token list` shows those it has"
             ))),
         };
-        self.actions.push_back(Action::ReplyDone { token, result });
+        self.reply(token, Reply::Done(result));
     }
 
     /// Returns the tokens that have not expired, including used ones.

@@ -8,6 +8,7 @@
 
 use super::pending::PartState;
 use super::{Action, Change, MonitorCore, Record, RecordKey, View};
+use crate::monitor_node::DonorCall;
 use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::{NodeEntry, NodeRecord};
 use crate::types::RackError;
@@ -43,39 +44,36 @@ impl MonitorCore {
         for action in std::mem::take(&mut self.actions) {
             match action {
                 Action::Store(changes) => self.undo(&mut undone, changes),
-                Action::SendPrepare { request, .. } => {
+                Action::Call { call: DonorCall::Prepare(request), .. } => {
                     self.settle_prepare(request.grant);
                     self.take_part(request.grant);
                 }
-                Action::SendCommit { grant, .. } => {
+                Action::Call { call: DonorCall::Commit { grant, .. }, .. } => {
                     if let Some(part) = self.part_mut(grant) {
                         part.state = PartState::Prepared;
                     }
                 }
-                Action::SendRelease { grants, .. } => {
+                Action::Call { call: DonorCall::Release(grants), .. } => {
                     self.sent_releases.retain(|id| !grants.contains(id));
                     release.extend(grants);
                 }
-                Action::SendCommitTransfer { step, .. } => {
+                Action::Call { call: DonorCall::CommitTransfer(step), .. } => {
                     self.sent_transfers.remove(&step.grant);
                 }
                 // These are right whatever the records are. A client without an answer about a
                 // handshake that peers called off would ask again, call off theirs, and they this
                 // one, in a circle.
                 Action::Note(event) if event.follows_record() => {}
-                Action::SendAbort { .. }
-                | Action::SendAbortTransfer { .. }
+                Action::Call {
+                    call: DonorCall::Abort(_) | DonorCall::AbortTransfer { .. },
+                    ..
+                }
                 | Action::ReplyStanding { .. }
                 | Action::ReplyRequest { result: Err(RackError::HandshakeFailed), .. }
                 | Action::Note(_) => self.actions.push_back(action),
-                Action::SendPing { .. }
+                Action::Call { call: DonorCall::Ping | DonorCall::PrepareTransfer(_), .. }
                 | Action::ReplyRequest { .. }
-                | Action::ReplyRelease { .. }
-                | Action::ReplyDone { .. }
-                | Action::SendPrepareTransfer { .. }
-                | Action::ReplyTransfer { .. }
-                | Action::ReplyClaim { .. }
-                | Action::ReplyRegister { .. } => {}
+                | Action::Reply(..) => {}
             }
         }
         self.call_off_transfers();

@@ -1,12 +1,13 @@
 //! Deregistration of agents that stop in an orderly way: no heartbeat timeout is needed.
 
-use super::{Action, Change, Event, MonitorCore, Token};
+use super::{Change, Event, MonitorCore, Token};
+use crate::monitor_node::Reply;
 use crate::types::{Identity, RackError};
 
 impl MonitorCore {
     /// Deregisters the agent of this epoch and `instance`. From now on it counts as dead, and its
     /// node is `stopped`, across restarts of the Monitor Node, until another agent uses the name.
-    /// Its late reports and unanswered calls are refused. Answered by [`Action::ReplyDone`] once it
+    /// Its late reports and unanswered calls are refused. Answered by [`Reply::Done`] once it
     /// is durable.
     pub fn handle_deregister(&mut self, now_ns: u64, token: Token, node: Identity, instance: u64) {
         let record = self.rrt.get(node.node).map(|entry| &entry.record);
@@ -15,7 +16,7 @@ impl MonitorCore {
         if is_holder {
             self.stop(now_ns, node);
         }
-        self.actions.push_back(Action::ReplyDone { token, result });
+        self.reply(token, Reply::Done(result));
         self.note_room(now_ns, false);
     }
 
@@ -43,6 +44,6 @@ impl MonitorCore {
     pub(super) fn refuse_stopped_agent(&mut self, token: Token, name: &str) {
         let why = format!("{name}: this agent has deregistered; start a new one");
         let result = Err(RackError::BadRequest(why));
-        self.actions.push_back(Action::ReplyRegister { token, result });
+        self.reply(token, Reply::Registered(result));
     }
 }

@@ -1,16 +1,17 @@
 //! Drain of a node for maintenance: it gets no new grants, and its grants end in their own time.
 
-use super::{Action, Change, Event, MonitorCore, Token};
+use super::{Change, Event, MonitorCore, Token};
+use crate::monitor_node::Reply;
 use crate::types::RackError;
 
 impl MonitorCore {
     /// Starts or ends (`drains` false) the drain of the node `name`. Answered by
-    /// [`Action::ReplyDone`] once it is durable. It lasts until it is ended, across restarts of the
+    /// [`Reply::Done`] once it is durable. It lasts until it is ended, across restarts of the
     /// agent and of the Monitor Node. Shares already requested from the node are not called off.
     pub fn handle_drain(&mut self, now_ns: u64, token: Token, name: &str, drains: bool) {
         let Some(node) = self.rrt.by_name(name).map(|entry| entry.record.identity.node) else {
             let result = Err(RackError::UnknownNode(name.to_owned()));
-            self.actions.push_back(Action::ReplyDone { token, result });
+            self.reply(token, Reply::Done(result));
             return;
         };
         // Another Monitor Node may have changed the state meanwhile: the store decides.
@@ -20,7 +21,7 @@ impl MonitorCore {
             self.change(Change::PutNode(record));
             self.note(Event::NodeDrains { name: name.to_owned(), drains });
         }
-        self.actions.push_back(Action::ReplyDone { token, result: Ok(()) });
+        self.reply(token, Reply::Done(Ok(())));
         self.note_room(now_ns, !drains);
     }
 }

@@ -3,6 +3,7 @@
 use super::pending::{CheckedRequest, Part, PartState, PendingRequest, SentPrepare, WantedMemory};
 use super::weighing::Weighing;
 use super::{Action, CallError, Change, Event, MonitorCore};
+use crate::monitor_node::DonorCall;
 use crate::placement::{Donor, Policy, place};
 use crate::rat::{GrantRecord, GrantState, Origin};
 use crate::resource::Share;
@@ -306,8 +307,7 @@ impl MonitorCore {
     fn prepare(&mut self, client_id: u128, chosen: Chosen) {
         let part = self.new_part(client_id, chosen, PartState::Preparing);
         let Some((donor, request)) = part else { return };
-        let addr = self.control_addr(donor.node);
-        self.actions.push_back(Action::SendPrepare { donor, addr, request });
+        self.call_donor(donor, DonorCall::Prepare(request));
     }
 
     /// Adds a share, and returns the message to its donor.
@@ -347,7 +347,7 @@ impl MonitorCore {
         Some((donor, prepare))
     }
 
-    /// Handles the result of [`Action::SendPrepare`].
+    /// Handles the result of [`DonorCall::Prepare`].
     pub fn handle_prepared(
         &mut self,
         now_ns: u64,
@@ -473,8 +473,10 @@ impl MonitorCore {
         self.change_together(intent);
         for record in records {
             let donor = Identity { node: record.donor, epoch: record.donor_epoch };
-            let addr = self.control_addr(donor.node);
-            self.actions.push_back(Action::SendCommit { donor, addr, grant: record.id });
+            self.call_donor(
+                donor,
+                DonorCall::Commit { grant: record.id, donor_epoch: donor.epoch },
+            );
         }
     }
 
@@ -521,7 +523,7 @@ impl MonitorCore {
         }
     }
 
-    /// Handles the result of [`Action::SendCommit`].
+    /// Handles the result of [`DonorCall::Commit`].
     pub fn handle_committed(
         &mut self,
         now_ns: u64,
@@ -637,11 +639,10 @@ impl MonitorCore {
     }
 
     pub(super) fn abort(&mut self, donor: Identity, grant: GrantId) {
-        let addr = self.control_addr(donor.node);
-        self.actions.push_back(Action::SendAbort { donor, addr, grant });
+        self.call_donor(donor, DonorCall::Abort(grant));
     }
 
-    /// Handles the result of [`Action::SendAbort`]. Without an answer the time limit of the prepare
+    /// Handles the result of [`DonorCall::Abort`]. Without an answer the time limit of the prepare
     /// frees the slabs.
     pub fn handle_aborted(
         &mut self,

@@ -14,7 +14,8 @@
 
 use super::handshake::Chosen;
 use super::pending::{PartState, PendingRequest, SentPrepare};
-use super::{Action, CallError, Change, Event, MonitorCore};
+use super::{CallError, Change, Event, MonitorCore};
+use crate::monitor_node::DonorCall;
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::{DonorStatus, HeldGrant, HeldState, Identity, PrepareRequest, RackError};
 use std::collections::BTreeSet;
@@ -35,8 +36,7 @@ impl MonitorCore {
         let part = self.new_part(client_id, chosen, PartState::Committing);
         let Some((donor, request)) = part else { return };
         let record = self.record_of(now_ns, client_id, request.grant);
-        let addr = self.control_addr(donor.node);
-        self.actions.push_back(Action::SendPrepare { donor, addr, request });
+        self.call_donor(donor, DonorCall::Prepare(request));
         self.change_together(record.map(Change::PutGrant).into_iter().collect());
     }
 
@@ -58,8 +58,7 @@ impl MonitorCore {
             self.settle_doubt(now_ns, grant, result);
         } else if result.is_ok() && !self.is_lent(grant) {
             // It was aborted meanwhile; the release may have come too early.
-            let addr = self.control_addr(donor.node);
-            self.actions.push_back(Action::SendRelease { donor, addr, grants: vec![grant] });
+            self.call_donor(donor, DonorCall::Release(vec![grant]));
         }
     }
 
@@ -131,8 +130,7 @@ impl MonitorCore {
         let donor = record.lender();
         // The record already counts its slabs.
         self.sent_prepares.insert(grant, SentPrepare { donor, slabs: 0, at_once: true });
-        let addr = self.control_addr(donor.node);
-        self.actions.push_back(Action::SendPrepare { donor, addr, request });
+        self.call_donor(donor, DonorCall::Prepare(request));
     }
 
     fn settle_doubt(

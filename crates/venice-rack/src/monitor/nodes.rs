@@ -1,8 +1,9 @@
 //! Registration, heartbeats and death of nodes.
 
 use super::devices::{Offered, check_offered, reports_of};
-use super::{Action, CallError, Change, Event, MonitorCore, Token};
+use super::{CallError, Change, Event, MonitorCore, Token};
 use crate::label::is_printable;
+use crate::monitor_node::{DonorCall, Reply};
 use crate::rat::{GrantRecord, GrantState};
 use crate::rrt::{NodeEntry, NodeRecord, Reach};
 use crate::types::{
@@ -23,8 +24,8 @@ const MAX_TRIED: usize = 64;
 const MAX_KEPT_EPOCH: u64 = 1 << 32;
 
 impl MonitorCore {
-    /// Registers an agent. Answered by [`Action::ReplyRegister`], perhaps only after a
-    /// [`Action::SendPing`] to the present holder of the name.
+    /// Registers an agent. Answered by [`Reply::Registered`], perhaps only after a
+    /// [`DonorCall::Ping`] to the present holder of the name.
     pub fn handle_register(&mut self, now_ns: u64, token: Token, node: NodeRegistration) {
         self.register(now_ns, token, node, false);
     }
@@ -35,7 +36,7 @@ impl MonitorCore {
             .and_then(|()| self.check_protection(&node))
             .and_then(|()| self.check_relay(&node));
         if let Err(error) = checked {
-            self.actions.push_back(Action::ReplyRegister { token, result: Err(error) });
+            self.reply(token, Reply::Registered(Err(error)));
             return;
         }
         let Some(holder) = self.rrt.by_name(&node.name) else {
@@ -139,7 +140,7 @@ impl MonitorCore {
             lease_ms: self.settings.lease_ms(),
             secret,
         };
-        self.actions.push_back(Action::ReplyRegister { token, result: Ok(registered) });
+        self.reply(token, Reply::Registered(Ok(registered)));
     }
 
     /// Pings the holder of a name that was alive lately.
@@ -149,12 +150,11 @@ impl MonitorCore {
         if waiting.len() == 1
             && let Some(holder) = self.rrt.get(number)
         {
-            let addr = holder.record.control_addr.clone();
-            self.actions.push_back(Action::SendPing { donor: holder.record.identity, addr });
+            self.call_donor(holder.record.identity, DonorCall::Ping);
         }
     }
 
-    /// Handles the result of [`Action::SendPing`].
+    /// Handles the result of [`DonorCall::Ping`].
     pub fn handle_pinged(&mut self, now_ns: u64, donor: Identity, result: Result<Pong, CallError>) {
         let waiting = self.waiting_registrations.remove(&donor.node).unwrap_or_default();
         self.note_tried(donor, &result);
@@ -178,7 +178,7 @@ impl MonitorCore {
             if unchanged && !is_dead && node.instance != instance {
                 let (name, control_addr) = (name.clone(), control_addr.clone());
                 let result = Err(RackError::NameTaken { name, control_addr });
-                self.actions.push_back(Action::ReplyRegister { token, result });
+                self.reply(token, Reply::Registered(result));
             } else {
                 self.register(now_ns, token, node, unchanged && is_dead);
             }
@@ -251,12 +251,12 @@ impl MonitorCore {
     /// Calls a node that reports, unless it is known to answer.
     fn try_to_reach(&mut self, node: NodeId) {
         let Some(entry) = self.rrt.get(node) else { return };
-        let (donor, addr) = (entry.record.identity, &entry.record.control_addr);
+        let donor = entry.record.identity;
         if entry.reach != Reach::Answers
             && self.tried.len() < MAX_TRIED
             && self.tried.insert(donor.node)
         {
-            self.actions.push_back(Action::SendPing { donor, addr: addr.clone() });
+            self.call_donor(donor, DonorCall::Ping);
         }
     }
 
@@ -363,8 +363,7 @@ impl MonitorCore {
             return;
         }
         if held.state == HeldState::Prepared {
-            let addr = self.control_addr(donor.node);
-            self.actions.push_back(Action::SendAbort { donor, addr, grant: held.id });
+            self.call_donor(donor, DonorCall::Abort(held.id));
             return;
         }
         let Some(share) = offered.filter(|_| is_possible(&held)) else {

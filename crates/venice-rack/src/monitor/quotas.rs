@@ -4,9 +4,10 @@
 
 use super::devices::clipped;
 use super::pending::CheckedRequest;
-use super::{Action, Change, Event, MonitorCore, Token};
+use super::{Change, Event, MonitorCore, Token};
 use crate::caller::Owner;
 use crate::label::{MAX_LABEL_BYTES, is_label};
+use crate::monitor_node::Reply;
 use crate::quota::{Limits, OverQuota, QuotaFor, QuotaRecord};
 use crate::rat::GrantRecord;
 use crate::resource::MAX_DEVICE_GRANTS_OF_USER;
@@ -16,7 +17,7 @@ use std::collections::BTreeSet;
 
 impl MonitorCore {
     /// Sets a quota, or (unlimited) exempts a user from the default. Limits that the record leaves
-    /// out stay. `by` is the caller, for the event. Answered by [`Action::ReplyDone`] once it is
+    /// out stay. `by` is the caller, for the event. Answered by [`Reply::Done`] once it is
     /// durable. Existing grants are not affected.
     pub fn handle_set_quota(&mut self, token: Token, record: QuotaRecord, by: &str) {
         let result = check_quota_record(&record);
@@ -35,10 +36,10 @@ impl MonitorCore {
             }
             self.note(Event::QuotaSet { of, limits, by: by.to_owned() });
         }
-        self.actions.push_back(Action::ReplyDone { token, result });
+        self.reply(token, Reply::Done(result));
     }
 
-    /// Removes a quota. Answered by [`Action::ReplyDone`] once it is durable.
+    /// Removes a quota. Answered by [`Reply::Done`] once it is durable.
     pub fn handle_remove_quota(&mut self, token: Token, of: QuotaFor, by: &str) {
         let result = if self.quotas.has(&of) {
             self.change(Change::DeleteQuota(of.clone()));
@@ -53,7 +54,7 @@ impl MonitorCore {
                 "{whose}: `venice quota list` shows those there are"
             )))
         };
-        self.actions.push_back(Action::ReplyDone { token, result });
+        self.reply(token, Reply::Done(result));
     }
 
     /// Returns the users with a quota, or with any grant.

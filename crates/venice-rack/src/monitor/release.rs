@@ -1,13 +1,14 @@
 //! Release of grants.
 
-use super::{Action, CallError, Change, Event, Kept, MonitorCore, Token};
+use super::{CallError, Change, Event, Kept, MonitorCore, Token};
+use crate::monitor_node::{DonorCall, Reply};
 use crate::rat::{GrantRecord, GrantState};
 use crate::types::{DonorStatus, Identity};
 use std::collections::BTreeMap;
 use venice_wire::{GrantId, GrantKey};
 
 impl MonitorCore {
-    /// Releases grants of a recipient, by their keys. Answered by [`Action::ReplyRelease`] when
+    /// Releases grants of a recipient, by their keys. Answered by [`Reply::Released`] when
     /// every donor has confirmed or does not answer. Grants that are gone already are ignored.
     pub fn handle_release(&mut self, token: Token, leases: &[(GrantId, GrantKey)]) {
         let (mut release, mut kept, mut events) = (Vec::new(), Kept::default(), Vec::new());
@@ -44,7 +45,7 @@ impl MonitorCore {
         }
         events.into_iter().for_each(|event| self.note(event));
         if release.is_empty() {
-            self.actions.push_back(Action::ReplyRelease { token, kept });
+            self.reply(token, Reply::Released(kept));
         } else {
             let waits_for = release.iter().copied().collect();
             self.release_waiters.insert(token, (waits_for, kept));
@@ -82,12 +83,11 @@ impl MonitorCore {
             }
         }
         for (donor, grants) in by_donor {
-            let addr = self.control_addr(donor.node);
-            self.actions.push_back(Action::SendRelease { donor, addr, grants });
+            self.call_donor(donor, DonorCall::Release(grants));
         }
     }
 
-    /// Handles the result of [`Action::SendRelease`]. Grants of a dead donor are gone. Without an
+    /// Handles the result of [`DonorCall::Release`]. Grants of a dead donor are gone. Without an
     /// answer from a donor that may live, the grants stay in the table as `releasing` until it
     /// reports: its next heartbeat either lists them, and they are released again, or not, and they
     /// are deleted.
@@ -123,7 +123,7 @@ impl MonitorCore {
         for token in done {
             let kept = self.release_waiters.remove(&token).map(|(_, kept)| kept);
             let kept = kept.unwrap_or_default();
-            self.actions.push_back(Action::ReplyRelease { token, kept });
+            self.reply(token, Reply::Released(kept));
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Revocation of nodes, and ids retention.
 
 use super::admission::check_name;
-use super::{Action, Change, Event, JoinTokenRecord, MonitorCore, Token};
+use super::{Change, Event, JoinTokenRecord, MonitorCore, Token};
 use crate::NS_PER_MS;
+use crate::monitor_node::Reply;
 use crate::revocation::{Revocation, RevocationNews, Revocations};
 use crate::types::RackError;
 use std::collections::BTreeSet;
@@ -30,7 +31,7 @@ impl MonitorCore {
     /// Revokes the node `name`: ids certificates up to `until_ms` (milliseconds since 1970) are
     /// void, and tokens that it used or that name it are deleted. A name unknown to the rack is
     /// revoked only if the administrator `is_sure`. In force at once ([`Self::revocations`]),
-    /// answered by [`Action::ReplyDone`] once it is durable.
+    /// answered by [`Reply::Done`] once it is durable.
     pub fn handle_revoke(
         &mut self,
         now_ns: u64,
@@ -42,7 +43,7 @@ impl MonitorCore {
         if result.is_ok() {
             self.revoke(now_ns, until_ms, name);
         }
-        self.actions.push_back(Action::ReplyDone { token, result });
+        self.reply(token, Reply::Done(result));
     }
 
     fn check_revoke(&self, name: &str, is_sure: bool) -> Result<(), RackError> {

@@ -13,8 +13,9 @@
 mod check;
 mod claim;
 
-use super::{Action, CallError, Change, Event, MonitorCore, Token};
+use super::{CallError, Change, Event, MonitorCore, Token};
 use crate::caller::User;
+use crate::monitor_node::{DonorCall, Reply};
 use crate::rat::{GrantRecord, GrantState, Origin};
 use crate::transfer::{TransferRequest, TransferState, TransferStep, Transferred};
 use crate::types::{DonorStatus, HeldGrant, HeldState, Identity, RackError, Refusal};
@@ -71,7 +72,7 @@ impl PendingTransfer {
 
 impl MonitorCore {
     /// Transfers grants to a new owner, for their owner or an administrator. Answered by
-    /// [`Action::ReplyTransfer`], with an error only if nothing was transferred by this call; a
+    /// [`Reply::Transferred`], with an error only if nothing was transferred by this call; a
     /// repetition under the same number gets the same answer.
     pub fn handle_transfer(
         &mut self,
@@ -81,7 +82,7 @@ impl MonitorCore {
         request: TransferRequest,
     ) {
         if let Err(error) = self.start_transfer(now_ns, token, by, request) {
-            self.actions.push_back(Action::ReplyTransfer { token, result: Err(error) });
+            self.reply(token, Reply::Transferred(Err(error)));
         }
     }
 
@@ -122,8 +123,7 @@ impl MonitorCore {
         let pending = PendingTransfer { request, by, deadline_ns, tokens, parts };
         for (from, part) in &pending.parts {
             let (donor, step) = (part.donor, pending.step(*from, part));
-            let addr = self.control_addr(donor.node);
-            self.actions.push_back(Action::SendPrepareTransfer { donor, addr, step });
+            self.call_donor(donor, DonorCall::PrepareTransfer(step));
         }
         self.transfers.insert(client_id, pending);
         Ok(())
@@ -169,7 +169,7 @@ impl MonitorCore {
         self.transfers.values().any(|it| it.parts.contains_key(&grant))
     }
 
-    /// Handles the result of [`Action::SendPrepareTransfer`].
+    /// Handles the result of [`DonorCall::PrepareTransfer`].
     pub fn handle_transfer_prepared(
         &mut self,
         now_ns: u64,
@@ -275,12 +275,11 @@ impl MonitorCore {
 
     fn send_commit(&mut self, donor: Identity, step: TransferStep) {
         if self.sent_transfers.insert(step.grant) {
-            let addr = self.control_addr(donor.node);
-            self.actions.push_back(Action::SendCommitTransfer { donor, addr, step });
+            self.call_donor(donor, DonorCall::CommitTransfer(step));
         }
     }
 
-    /// Handles the result of [`Action::SendCommitTransfer`].
+    /// Handles the result of [`DonorCall::CommitTransfer`].
     pub fn handle_transfer_committed(
         &mut self,
         now_ns: u64,
@@ -388,7 +387,7 @@ impl MonitorCore {
         let Some(pending) = self.transfers.remove(&client_id) else { return };
         self.abort_promises(&pending);
         for token in pending.tokens {
-            self.actions.push_back(Action::ReplyTransfer { token, result: Err(error.clone()) });
+            self.reply(token, Reply::Transferred(Err(error.clone())));
         }
     }
 
@@ -399,11 +398,10 @@ impl MonitorCore {
     }
 
     fn abort_promise(&mut self, donor: Identity, from: GrantId, grant: GrantId) {
-        let addr = self.control_addr(donor.node);
-        self.actions.push_back(Action::SendAbortTransfer { donor, addr, from, grant });
+        self.call_donor(donor, DonorCall::AbortTransfer { from, grant });
     }
 
-    /// Handles the result of [`Action::SendAbortTransfer`]. Without an answer the promise ends by
+    /// Handles the result of [`DonorCall::AbortTransfer`]. Without an answer the promise ends by
     /// itself.
     pub fn handle_transfer_aborted(
         &mut self,
@@ -463,7 +461,7 @@ impl MonitorCore {
         };
         let rows: Vec<Transferred> = pending.parts.iter().map(row).collect();
         for token in pending.tokens {
-            self.actions.push_back(Action::ReplyTransfer { token, result: Ok(rows.clone()) });
+            self.reply(token, Reply::Transferred(Ok(rows.clone())));
         }
     }
 

@@ -86,7 +86,7 @@ pub enum Order {
 }
 
 /// A reply to a call.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// To [`Call::Register`].
     Registered(Result<Registered, RackError>),
@@ -103,7 +103,7 @@ pub enum Reply {
 }
 
 /// A call to a donor.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DonorCall {
     /// Set a share aside.
     Prepare(PrepareRequest),
@@ -134,7 +134,7 @@ pub enum DonorCall {
 }
 
 /// A donor's answer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DonorAnswer {
     /// To all calls but a ping.
     Status(DonorStatus),

@@ -4,6 +4,7 @@ use crate::common::{CountingKeys, S, registration, settings};
 use venice_rack::caller::Caller;
 use venice_rack::door::DoorReport;
 use venice_rack::monitor::{Action, Change, Event, JoinTokenRecord, MonitorCore, Record, Token};
+use venice_rack::monitor_node::Reply;
 use venice_rack::pressure::PressureReport;
 use venice_rack::revocation::{Revocation, Revocations};
 use venice_rack::types::{
@@ -41,7 +42,7 @@ impl Rack {
                     assert!(answer.is_none(), "answered before it was durable");
                     changes.into_iter().for_each(|change| self.record(change));
                 }
-                Action::ReplyDone { result, .. } => answer = Some(result),
+                Action::Reply(_, Reply::Done(result)) => answer = Some(result),
                 _ => {}
             }
         }
@@ -236,7 +237,7 @@ fn revoked_node_is_down_for_good() {
                 rack.records.extend(changes.into_iter().map(record));
             }
             Action::Note(Event::NodeRevoked { .. }) => is_logged = true,
-            Action::ReplyDone { result, .. } => {
+            Action::Reply(_, Reply::Done(result)) => {
                 assert!(is_logged, "the log entry precedes the answer");
                 result.unwrap();
             }

@@ -3,6 +3,7 @@
 use crate::common::{CountingKeys, S, owner, registration, settings};
 use venice_rack::door::DoorReport;
 use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
+use venice_rack::monitor_node::DonorCall;
 use venice_rack::pressure::PressureReport;
 use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::quota::{Limit, QuotaFor, QuotaRecord};
@@ -47,11 +48,11 @@ impl Rack {
         let status = DonorStatus { total_slabs: 4, free_slabs: 4, revision: 1 };
         while let Some(action) = self.core.poll_action() {
             match action {
-                Action::SendPrepare { donor, request, .. } => {
+                Action::Call { donor, call: DonorCall::Prepare(request), .. } => {
                     let result = prepared().map(|()| status);
                     self.core.handle_prepared(0, donor, request.grant, result);
                 }
-                Action::SendCommit { donor, grant, .. } => {
+                Action::Call { donor, call: DonorCall::Commit { grant, .. }, .. } => {
                     self.core.handle_committed(0, donor, grant, Ok(status));
                 }
                 Action::ReplyRequest { client_id, result } => {

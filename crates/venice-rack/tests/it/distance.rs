@@ -2,6 +2,7 @@
 
 use crate::common::{self, CountingKeys, owner, placement_of, settings};
 use venice_rack::monitor::{Action, Distances, MonitorCore, MonitorSettings, Token};
+use venice_rack::monitor_node::{DonorCall, Reply};
 use venice_rack::placement::Policy;
 use venice_rack::quota::{Limits, QuotaFor, QuotaRecord};
 use venice_rack::types::{
@@ -40,7 +41,7 @@ fn row() -> (MonitorCore, Vec<Identity>) {
     let nodes = (0..4).map(|position| {
         core.handle_register(0, Token(position.into()), registration(position));
         let answer = actions(&mut core).into_iter().find_map(|action| match action {
-            Action::ReplyRegister { result, .. } => Some(result.unwrap().identity),
+            Action::Reply(_, Reply::Registered(result)) => Some(result.unwrap().identity),
             _ => None,
         });
         answer.unwrap()
@@ -76,7 +77,7 @@ fn ask(core: &mut MonitorCore, home: &str, slabs: u64) -> Vec<(Identity, Prepare
     };
     core.handle_request(0, owner(), request).unwrap();
     let prepare = |action| match action {
-        Action::SendPrepare { donor, request, .. } => Some((donor, request)),
+        Action::Call { donor, call: DonorCall::Prepare(request), .. } => Some((donor, request)),
         _ => None,
     };
     actions(core).into_iter().filter_map(prepare).collect()
@@ -172,7 +173,7 @@ fn request_overrides_placement_policy() {
         };
         core.handle_request(0, owner(), request).unwrap();
         let prepare = |action| match action {
-            Action::SendPrepare { donor, request, .. } => {
+            Action::Call { donor, call: DonorCall::Prepare(request), .. } => {
                 Some((donor.node.0, request.share.slabs()))
             }
             _ => None,
@@ -232,7 +233,9 @@ fn plan_explains_placement_without_granting() {
     // A real request is placed alike.
     core.handle_request(0, owner(), memory_request("node1", 12, 2)).unwrap();
     let prepare = |action| match action {
-        Action::SendPrepare { donor, request, .. } => Some((donor, request.share.slabs())),
+        Action::Call { donor, call: DonorCall::Prepare(request), .. } => {
+            Some((donor, request.share.slabs()))
+        }
         _ => None,
     };
     let asked: Vec<_> = actions(&mut core).into_iter().filter_map(prepare).collect();
@@ -365,7 +368,7 @@ fn path_lists_every_relay() {
     };
     core.handle_request(0, owner(), named).unwrap();
     let grant = actions(&mut core).into_iter().find_map(|action| match action {
-        Action::SendPrepare { request, .. } => Some(request.grant),
+        Action::Call { call: DonorCall::Prepare(request), .. } => Some(request.grant),
         _ => None,
     });
     let (grant, far) = (grant.unwrap(), nodes[3]);

@@ -2,6 +2,7 @@
 
 use crate::common::{CountingKeys, S, owner, registration, settings};
 use venice_rack::monitor::{Action, Change, MonitorCore, Record, Token};
+use venice_rack::monitor_node::{DonorCall, Reply};
 use venice_rack::pressure::PressureReport;
 use venice_rack::types::*;
 use venice_wire::{NodeId, SLAB_BYTES};
@@ -49,10 +50,10 @@ impl Rack {
                     });
                     self.nodes.extend(nodes);
                 }
-                Action::SendPrepare { donor, request, .. } => {
+                Action::Call { donor, call: DonorCall::Prepare(request), .. } => {
                     done.shares.push((donor.node.0, request.share.slabs()));
                 }
-                Action::ReplyDone { result, .. } => done.drains.push(result),
+                Action::Reply(_, Reply::Done(result)) => done.drains.push(result),
                 Action::ReplyRequest { result, .. } => done.refused = result.err(),
                 _ => {}
             }
@@ -139,7 +140,7 @@ fn drain_is_recorded_before_answer() {
     assert!(
         answers
             .into_iter()
-            .any(|action| { action == Action::ReplyDone { token: Token(7), result: Ok(()) } })
+            .any(|action| { action == Action::Reply(Token(7), Reply::Done(Ok(()))) })
     );
 }
 

@@ -4,6 +4,7 @@
 use crate::common::{self, CountingKeys, owner, settings};
 use proptest::prelude::*;
 use venice_rack::monitor::{Action, Distances, MonitorCore, MonitorSettings, Token};
+use venice_rack::monitor_node::DonorCall;
 use venice_rack::types::*;
 use venice_wire::{NodeId, SLAB_BYTES};
 
@@ -88,7 +89,9 @@ fn donors(core: &mut MonitorCore, home: u32, slabs: u64) -> Vec<(u32, u32)> {
     };
     core.handle_request(0, owner(), request).unwrap();
     let prepares = std::iter::from_fn(|| core.poll_action()).filter_map(|action| match action {
-        Action::SendPrepare { donor, request, .. } => Some((donor.node.0, request.share.slabs())),
+        Action::Call { donor, call: DonorCall::Prepare(request), .. } => {
+            Some((donor.node.0, request.share.slabs()))
+        }
         _ => None,
     });
     prepares.collect()

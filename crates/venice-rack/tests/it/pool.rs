@@ -3,6 +3,7 @@
 use crate::common::{CountingKeys, owner, registration, settings};
 use venice_rack::caller::Owner;
 use venice_rack::monitor::{Action, MonitorCore, Token};
+use venice_rack::monitor_node::DonorCall;
 use venice_rack::types::{
     AllocationRequest, Grant, NodeRegistration, RackError, ResourceKind, Want,
 };
@@ -67,6 +68,7 @@ fn pool_node_lends_only() {
 
     core.handle_request(0, owner(), memory(3)).unwrap();
     let prepares = std::iter::from_fn(|| core.poll_action());
-    let prepares = prepares.filter(|action| matches!(action, Action::SendPrepare { .. }));
+    let prepares = prepares
+        .filter(|action| matches!(action, Action::Call { call: DonorCall::Prepare(_), .. }));
     assert_eq!(prepares.count(), 1);
 }

@@ -2,6 +2,7 @@
 
 use crate::common::{CountingKeys, S, owner, registration, settings};
 use venice_rack::monitor::{Action, MonitorCore, Token};
+use venice_rack::monitor_node::DonorCall;
 use venice_rack::pressure::{PressureLevel, PressureReport};
 use venice_rack::types::*;
 use venice_wire::{NodeId, SLAB_BYTES};
@@ -70,7 +71,7 @@ fn ask(core: &mut MonitorCore, slabs: u64, home: &str) -> Result<Vec<(u32, u32)>
     let mut shares = Vec::new();
     while let Some(action) = core.poll_action() {
         match action {
-            Action::SendPrepare { donor, request, .. } => {
+            Action::Call { donor, call: DonorCall::Prepare(request), .. } => {
                 shares.push((donor.node.0, request.share.slabs()))
             }
             Action::ReplyRequest { result, .. } => return result.map(|_| shares),

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use venice_control::client::Access;
 use venice_control::{Grant, ServiceAccess};
-use venice_memory::paged::run_block::Fate;
+use venice_ports::monotonic_ns;
+use venice_rack::lease_holder::{LeaseHolder, Loss};
 
-use super::{Held, HeldNews, Keeper, Kept, MAX_PAUSE, lease, lock, resource_name};
+use super::{Held, HeldNews, Keeper, lock, ns_of, resource_name};
 use crate::error::RecipientError;
 use crate::loan::{Loan, runtime};
 use crate::renewals::Renewals;
@@ -37,7 +38,7 @@ impl Keeper {
         loan: &Loan,
         tell: impl FnMut(HeldNews) + Send + 'static,
     ) -> Result<Met, RecipientError> {
-        let mut keeper = Keeper::new(&loan.access, &loan.devices, loan.asked, tell);
+        let mut keeper = Keeper::new(&loan.access, loan.devices.clone(), ns_of(loan.asked), tell);
         let runtime = runtime()?;
         let services = runtime.block_on(async {
             tokio::select! {
@@ -53,15 +54,18 @@ impl Keeper {
     /// belongs to this keeper's runtime.
     pub(super) fn part(
         &self,
-        kept: &Kept,
+        index: usize,
         service: Option<ServiceAccess>,
     ) -> Result<Held, RecipientError> {
-        let (grants, renewed) = (std::slice::from_ref(&kept.grant), kept.renewed);
-        let mut part = Keeper::new(&self.access, grants, renewed, |_| {});
-        part.kept[0].is_served = kept.is_served;
+        let holder = lock(&self.holder);
+        let grant = holder.grant(index).clone();
+        let (renewed_ns, is_served) = (holder.renewed_ns(index), holder.is_served(index));
+        drop(holder);
+        let mut part = Keeper::new(&self.access, vec![grant.clone()], renewed_ns, |_| {});
+        lock(&part.holder).set_served(0, is_served);
         let runtime = runtime()?;
-        if kept.is_served {
-            let opened = services::open(self.access.clone(), kept.grant.clone(), 0);
+        if is_served {
+            let opened = services::open(self.access.clone(), grant, 0);
             part.watches.spawn_on(opened, runtime.handle());
         }
         part.start(runtime, vec![service])
@@ -73,19 +77,19 @@ impl Keeper {
         on_loss: OnLoss,
     ) -> Result<Vec<Option<ServiceAccess>>, RecipientError> {
         self.confirm().await;
-        let mut found = vec![None; self.kept.len()];
+        let held: Vec<_> =
+            lock(&self.holder).held().map(|(index, grant)| (index, grant.clone())).collect();
+        let mut found = vec![None; lock(&self.holder).grants().count()];
         let mut missing = BTreeSet::new();
-        for (index, kept) in self.kept.iter().enumerate() {
-            if kept.grant.share.device().is_some() && !kept.is_lost {
-                missing.insert(index);
-                self.watches.spawn(services::open(self.access.clone(), kept.grant.clone(), index));
-            }
+        for (index, grant) in held.into_iter().filter(|(_, it)| it.share.device().is_some()) {
+            missing.insert(index);
+            self.watches.spawn(services::open(self.access.clone(), grant, index));
         }
-        let pause = self.pause();
-        let (mut next, until) = (Instant::now() + pause, Instant::now() + SERVICE_WITHIN);
+        let (pause, until) = (self.pause(), Instant::now() + SERVICE_WITHIN);
         loop {
-            missing.retain(|index| !self.kept[*index].is_lost);
-            match self.kept.iter().position(|kept| kept.is_lost) {
+            let lost = lock(&self.holder).lost().next().map(|(index, loss)| (index, loss.clone()));
+            missing.retain(|index| lock(&self.holder).held().any(|(held, _)| held == *index));
+            match lost {
                 Some(lost) if on_loss == OnLoss::Fail => return Err(self.no_service(lost)),
                 Some(_) | None if missing.is_empty() => return Ok(found),
                 Some(_) | None => {}
@@ -97,10 +101,8 @@ impl Keeper {
                         missing.remove(&index);
                     }
                 }
-                () = tokio::time::sleep_until(next.into()) => {
-                    next = Instant::now() + pause;
-                    self.begin();
-                    self.take_renewals();
+                () = tokio::time::sleep(pause) => {
+                    self.look();
                     if Instant::now() > until {
                         missing.iter().for_each(|index| self.drop_unserved(*index));
                     }
@@ -111,11 +113,15 @@ impl Keeper {
 
     /// Renews grants once if the request took so long that their lease may be half over.
     async fn confirm(&mut self) {
-        let half = self.shortest() / 2;
-        if self.kept.iter().all(|kept| kept.renewed.elapsed() < half) {
-            return;
-        }
-        self.begin();
+        let half = {
+            let (now_ns, mut holder) = (monotonic_ns(), lock(&self.holder));
+            if !holder.needs_confirmation(now_ns) {
+                return;
+            }
+            holder.renew(now_ns);
+            Duration::from_nanos(holder.shortest_ns() / 2)
+        };
+        self.perform_all();
         let answers = async {
             while let Some(renewal) = self.renewals.next().await {
                 self.take(renewal);
@@ -128,29 +134,30 @@ impl Keeper {
     /// Releases a device whose service does not start.
     fn drop_unserved(&mut self, index: usize) {
         self.give_back(index);
-        self.lose_for(index, "its service did not start in time".to_owned());
+        let why = "its service did not start in time".to_owned();
+        lock(&self.holder).handle_lost(index, Loss::Ended(why));
     }
 
-    fn no_service(&self, index: usize) -> RecipientError {
-        let Kept { grant, why, .. } = &self.kept[index];
-        let said = match lock(&self.fates).lost.get(&index).map(|(fate, _)| *fate) {
-            Some(Fate::Died) => "its agent is gone",
-            Some(Fate::Unresponsive) => "it does not answer",
-            Some(Fate::NotAdmitted) => "it does not admit this program any more",
-            Some(Fate::Revoked) | None => "it was taken back",
+    fn no_service(&self, (index, loss): (usize, Loss)) -> RecipientError {
+        let why = match loss {
+            Loss::Died => "its agent is gone".to_owned(),
+            Loss::Unresponsive => "it does not answer".to_owned(),
+            Loss::NotAdmitted => "it does not admit this program any more".to_owned(),
+            Loss::Revoked => "it was taken back".to_owned(),
+            Loss::Ended(why) => why,
         };
-        let why = why.clone().unwrap_or_else(|| said.to_owned());
-        RecipientError::NoService { what: resource_name(grant), donor: grant.donor.clone(), why }
+        let grant = lock(&self.holder).grant(index).clone();
+        RecipientError::NoService { what: resource_name(&grant), donor: grant.donor, why }
     }
 }
 
 /// Renews grants for as long as it is polled.
 async fn renew_on(access: &Access, grants: &[Grant]) -> Infallible {
-    let pause = grants.iter().map(|grant| lease(grant) / 4).min().unwrap_or(MAX_PAUSE);
+    let pause = Duration::from_nanos(LeaseHolder::new(grants.to_vec(), 0).pause_ns());
     let mut renewals = Renewals::new(access.clone());
     loop {
         grants.iter().enumerate().for_each(|(index, grant)| renewals.begin(index, grant));
-        tokio::time::sleep(pause.min(MAX_PAUSE)).await;
+        tokio::time::sleep(pause).await;
         while renewals.poll().is_some() {}
     }
 }

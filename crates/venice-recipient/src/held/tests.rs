@@ -1,9 +1,11 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 
 use tokio::sync::watch;
 use venice_control::server::{AgentHandler, serve_agent};
-use venice_control::{Caller, DonorStatus, LeaseState, Pong, PrepareRequest, ResourceKind, Share};
+use venice_control::{
+    Caller, DonorAnswer, DonorCall, DonorStatus, LeaseState, ResourceKind, Share,
+};
 use venice_testkit::identity;
 use venice_testkit::wait::wait_until;
 use venice_wire::{GrantId, GrantKey, NodeId};
@@ -27,22 +29,7 @@ fn grant(control_addr: String) -> Grant {
 }
 
 #[test]
-fn lease_ends_here_before_donor() {
-    let asked = Instant::now();
-    let kept = Kept::new(&grant(String::new()), asked);
-    assert!(!kept.is_over(asked));
-    assert!(kept.is_over(asked + Duration::from_secs_f64(LEASE_S * 0.75)));
-    assert!(kept.trust() < kept.lease());
-}
-
-#[test]
-fn reclaimed_grant_is_due_early() {
-    let asked = Instant::now();
-    let mut kept = Kept::new(&grant(String::new()), asked);
-    assert!(!kept.is_due(asked));
-    kept.until = Some(asked + Duration::from_secs(60));
-    assert!(!kept.is_due(asked + Duration::from_secs(58)));
-    assert!(kept.is_due(asked + Duration::from_secs(59)));
+fn notice_names_reason_and_time() {
     let notice = Notice { reason: NoticeReason::Preempted, within_ms: Some(59_001) };
     let (donor, what) = ("node1".to_owned(), "/dev/gpu0".to_owned());
     let event = HeldEvent::Wanted(notice);
@@ -78,25 +65,17 @@ struct Agent {
 }
 
 impl AgentHandler for Agent {
-    async fn prepare(&self, _: PrepareRequest) -> Result<DonorStatus, Refusal> {
+    async fn call(&self, _: DonorCall) -> Result<DonorAnswer, Refusal> {
         unreachable!("the Monitor Node's call")
     }
 
-    async fn commit(&self, _: GrantId, _: u64) -> Result<DonorStatus, Refusal> {
-        unreachable!("the Monitor Node's call")
-    }
-
-    async fn abort(&self, _: GrantId) -> DonorStatus {
-        unreachable!("the Monitor Node's call")
-    }
-
-    async fn release(&self, _: Vec<GrantId>) -> DonorStatus {
-        unreachable!("the Monitor Node's call")
-    }
-
-    async fn give_back(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> DonorStatus {
+    async fn give_back(
+        &self,
+        _: Caller,
+        leases: Vec<(GrantId, GrantKey)>,
+    ) -> Result<DonorAnswer, Refusal> {
         lock_set(&self.returned).extend(leases.into_iter().map(|(grant, _)| grant));
-        DonorStatus::default()
+        Ok(DonorAnswer::Status(DonorStatus::default()))
     }
 
     async fn renew(&self, _: Caller, leases: Vec<(GrantId, GrantKey)>) -> Vec<LeaseState> {
@@ -110,10 +89,6 @@ impl AgentHandler for Agent {
         (grant, _): (GrantId, GrantKey),
     ) -> Result<watch::Receiver<ServiceState>, Refusal> {
         Ok(self.services[&grant].subscribe())
-    }
-
-    async fn ping(&self) -> Pong {
-        Pong { name: "node1".into(), instance: 1 }
     }
 }
 

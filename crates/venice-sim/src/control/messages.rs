@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use venice_rack::monitor::{Change, Record, RecordKey, Sight};
-use venice_rack::monitor_node::{Call, DonorCall, Reply, Sign};
-use venice_rack::types::{
-    DonorStatus, HeartbeatAck, HeartbeatReport, LeaseState, Pong, RackError, Refusal,
-};
+use venice_rack::monitor_node::{Call, DonorAnswer, DonorCall, Reply, Sign};
+use venice_rack::types::{HeartbeatAck, HeartbeatReport, LeaseState, RackError, Refusal};
 use venice_wire::{GrantId, GrantKey};
 
 /// A call's number.
@@ -37,8 +35,7 @@ pub(super) enum Request {
 pub(super) enum Response {
     Replied(Reply),
     Acknowledged(Result<HeartbeatAck, RackError>),
-    Status(Result<DonorStatus, Refusal>),
-    Pong(Pong),
+    Donor(Result<DonorAnswer, Refusal>),
     Lease(LeaseState),
     Joined { member: u64 },
     Loaded(Snapshot),

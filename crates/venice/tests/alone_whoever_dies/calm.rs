@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use venice_control::client::AgentClient;
-use venice_control::{Caller, ControlError, DonorStatus};
+use venice_control::{Caller, ControlError, DonorAnswer, DonorCall, DonorStatus};
 use venice_testkit::tables::{Table, Tables};
 use venice_wire::SLAB_BYTES;
 
@@ -125,5 +125,8 @@ fn devices(tables: &Tables) -> Vec<String> {
 async fn asked(name: &str, addr: &str) -> Result<DonorStatus, ControlError> {
     let login = venice_testkit::identity::login_of(&Caller::Monitor);
     let mut agent = AgentClient::connect(&login, name, addr, Duration::from_secs(2)).await?;
-    agent.release(&[]).await
+    match agent.call(DonorCall::Release(Vec::new())).await? {
+        DonorAnswer::Status(status) => Ok(status),
+        DonorAnswer::Pong(pong) => panic!("a release was answered as a ping: {pong:?}"),
+    }
 }

@@ -9,7 +9,7 @@ use crate::common::{Place, pid, signal, wait_until};
 use rustix::process::Signal;
 use venice_control::client::{Access, AgentClient, EnrolmentClient, Login, MonitorClient};
 use venice_control::identity::{Authority, Credential, Holder, KeyPem, Lifetimes};
-use venice_control::{AllocationRequest, Caller, ControlError, LeaseState, User, Want};
+use venice_control::{AllocationRequest, Caller, ControlError, DonorCall, LeaseState, User, Want};
 use venice_memory::paged::run_block::Fate;
 use venice_recipient::{AllocationSpec, MemorySpec, News, PortKind, RemoteMemory, Request};
 use venice_wire::GrantKey;
@@ -243,7 +243,7 @@ fn caller_cannot_exceed_its_role() {
         let patience = Duration::from_secs(20);
         let agent = AgentClient::connect(&access.login, "node1", &row.control_addr, patience);
         let mut agent = agent.await.unwrap();
-        let released = agent.release(&[venice_wire::GrantId(1)]).await;
+        let released = agent.call(DonorCall::Release(vec![venice_wire::GrantId(1)])).await;
         forbidden(released.map(drop), "the Monitor Node");
         // The certificate of another node at that address is detected.
         let other = AgentClient::connect(&access.login, "node2", &row.control_addr, patience).await;

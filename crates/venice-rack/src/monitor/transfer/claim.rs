@@ -1,8 +1,9 @@
 //! Claims: a new owner gets the keys of the grants that were transferred to it.
 
-use super::super::{Action, Change, MonitorCore, Token};
+use super::super::{Change, MonitorCore, Token};
 use crate::caller::Owner;
 use crate::label::{LABEL_RULE, is_label};
+use crate::monitor_node::Reply;
 use crate::rat::{GrantRecord, GrantState};
 use crate::transfer::ClaimRequest;
 use crate::types::{Grant, RackError};
@@ -12,11 +13,11 @@ use venice_wire::GrantId;
 impl MonitorCore {
     /// Gives the owner the grants that were transferred to it and that no other program of its
     /// has claimed. A transfer is claimed as a whole, once all its donors have confirmed it or are
-    /// dead. Its owner is charged for it from then on. Answered by [`Action::ReplyClaim`], with no
+    /// dead. Its owner is charged for it from then on. Answered by [`Reply::Claimed`], with no
     /// grants if there are none; with an error, and nothing claimed, if they exceed a quota.
     pub fn handle_claim(&mut self, token: Token, owner: &Owner, request: &ClaimRequest) {
         let result = self.claim(owner, request);
-        self.actions.push_back(Action::ReplyClaim { token, result });
+        self.reply(token, Reply::Claimed(result));
     }
 
     fn claim(&mut self, owner: &Owner, request: &ClaimRequest) -> Result<Vec<Grant>, RackError> {

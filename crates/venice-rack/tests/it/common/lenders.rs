@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use venice_rack::caller::Owner;
 use venice_rack::donor::{DonorAction, DonorCore, DonorSettings};
 use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
+use venice_rack::monitor_node::{DonorCall, Reply};
 use venice_rack::types::{
     AllocationRequest, DonorStatus, Grant, Identity, NodeRegistration, RackError,
 };
@@ -51,14 +52,14 @@ impl Rack {
         while let Some(action) = self.monitor.poll_action() {
             let now_ns = self.now_ns;
             match action {
-                Action::ReplyRegister { result, .. } => {
+                Action::Reply(_, Reply::Registered(result)) => {
                     let Identity { node, epoch } = result.unwrap().identity;
                     let settings = DonorSettings { total_slabs: SLABS, prepare_timeout_ns: 10 * S };
                     let mut core = DonorCore::new(settings);
                     core.set_epoch(epoch);
                     self.donors.insert(node, (Identity { node, epoch }, core));
                 }
-                Action::SendPrepare { donor, request, .. } => {
+                Action::Call { donor, call: DonorCall::Prepare(request), .. } => {
                     let (grant, at_once) = (request.grant, request.at_once);
                     let done = self.at(donor, |core| {
                         let done = core.handle_prepare(now_ns, request);
@@ -70,13 +71,13 @@ impl Rack {
                     });
                     self.monitor.handle_prepared(now_ns, donor, grant, done);
                 }
-                Action::SendCommit { donor, grant, .. } => {
+                Action::Call { donor, call: DonorCall::Commit { grant, .. }, .. } => {
                     let done =
                         self.at(donor, |core| core.handle_commit(now_ns, grant, donor.epoch));
                     let done = done.map_err(CallError::Refused);
                     self.monitor.handle_committed(now_ns, donor, grant, done);
                 }
-                Action::SendRelease { donor, grants, .. } => {
+                Action::Call { donor, call: DonorCall::Release(grants), .. } => {
                     let done = self.at(donor, |core| release_all(core, now_ns, &grants));
                     self.monitor.handle_released(now_ns, donor, &grants, Ok(done));
                 }

@@ -21,9 +21,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use venice_rack::caller::Owner;
 use venice_rack::donor::{DonorAction, DonorCore, EndReason};
 use venice_rack::monitor::{Action, CallError, MonitorCore, Token};
+use venice_rack::monitor_node::{DonorAnswer, DonorCall, Reply};
 use venice_rack::types::{
-    AllocationRequest, DonorReport, DonorStatus, Grant, HeartbeatReport, HeldState, Identity,
-    LeaseState, Notice, NoticeReason, Pong, PortReport, PrepareRequest, RackError,
+    AllocationRequest, DonorReport, Grant, HeartbeatReport, HeldState, Identity, LeaseState,
+    Notice, NoticeReason, Pong, PortReport, RackError,
 };
 use venice_wire::{GrantId, GrantKey};
 use waiting::QueueChecker;
@@ -41,16 +42,7 @@ struct Donor {
 struct Call {
     life: u64,
     donor: Identity,
-    kind: CallKind,
-}
-
-#[derive(Clone)]
-enum CallKind {
-    Prepare(PrepareRequest),
-    Commit(GrantId),
-    Abort(GrantId),
-    Release(Vec<GrantId>),
-    Ping,
+    call: DonorCall,
 }
 
 struct Recipient {
@@ -281,7 +273,32 @@ impl World {
         let Some(action) = action else { return false };
         match action {
             Action::Store(changes) => self.store(changes),
-            Action::SendPrepare { donor, request, .. } => {
+            Action::Call { donor, call, .. } => {
+                self.check_call(donor, &call);
+                let life = self.monitors[self.at].life;
+                self.calls.push(Call { life, donor, call });
+            }
+            Action::ReplyRequest { client_id, result } => self.answered(client_id, result),
+            Action::ReplyStanding { .. } | Action::Note(_) => {}
+            Action::Reply(token, Reply::Released(_)) => self.answered_call(token),
+            Action::Reply(token, Reply::Done(result)) => {
+                self.answered_call(token);
+                self.answered_deregistration(token, result.is_ok());
+                let answered = self.drain_calls.iter().filter(|(_, call)| **call == (token, true));
+                self.drained.extend(answered.map(|(index, _)| *index));
+            }
+            Action::Reply(token, Reply::Registered(result)) => self.registered(token, result),
+            Action::Reply(_, Reply::Transferred(_) | Reply::Claimed(_) | Reply::Asked(_)) => {
+                unreachable!("no program of this model transfers")
+            }
+        }
+        true
+    }
+
+    /// Checks a call, and counts what it charges.
+    fn check_call(&mut self, donor: Identity, call: &DonorCall) {
+        match call {
+            DonorCall::Prepare(request) => {
                 let other = self.grants_seen.insert(request.grant, request.key);
                 let is_again = self.asked_again.contains(&request.grant);
                 let is_same = request.at_once && other == Some(request.key);
@@ -290,43 +307,19 @@ impl World {
                 let is_known = self.monitors.len() == 1 && self.drained.contains(&index);
                 assert!(!is_known || is_again, "a drained node got a prepare");
                 assert!(is_again || !self.has_ended(donor), "a stopped node got a prepare");
-                self.quotas.prepare(&request);
+                self.quotas.prepare(request);
                 if request.at_once {
                     self.quotas.commit(donor, request.grant);
                 }
-                self.send(donor, CallKind::Prepare(request));
             }
-            Action::SendCommit { donor, grant, .. } => {
-                self.quotas.commit(donor, grant);
-                self.send(donor, CallKind::Commit(grant));
+            DonorCall::Commit { grant, .. } => self.quotas.commit(donor, *grant),
+            DonorCall::Abort(_) | DonorCall::Release(_) | DonorCall::Ping => {}
+            DonorCall::PrepareTransfer(_)
+            | DonorCall::CommitTransfer(_)
+            | DonorCall::AbortTransfer { .. } => {
+                unreachable!("no program of this model transfers")
             }
-            Action::SendAbort { donor, grant, .. } => self.send(donor, CallKind::Abort(grant)),
-            Action::SendRelease { donor, grants, .. } => {
-                self.send(donor, CallKind::Release(grants))
-            }
-            Action::SendPing { donor, .. } => self.send(donor, CallKind::Ping),
-            Action::ReplyRequest { client_id, result } => self.answered(client_id, result),
-            Action::ReplyStanding { .. } | Action::Note(_) => {}
-            Action::ReplyRelease { token, .. } => self.answered_call(token),
-            Action::ReplyDone { token, result } => {
-                self.answered_call(token);
-                self.answered_deregistration(token, result.is_ok());
-                let answered = self.drain_calls.iter().filter(|(_, call)| **call == (token, true));
-                self.drained.extend(answered.map(|(index, _)| *index));
-            }
-            Action::ReplyRegister { token, result } => self.registered(token, result),
-            Action::SendPrepareTransfer { .. }
-            | Action::SendCommitTransfer { .. }
-            | Action::SendAbortTransfer { .. }
-            | Action::ReplyTransfer { .. }
-            | Action::ReplyClaim { .. } => unreachable!("no program of this model transfers"),
         }
-        true
-    }
-
-    fn send(&mut self, donor: Identity, kind: CallKind) {
-        let life = self.monitors[self.at].life;
-        self.calls.push(Call { life, donor, kind });
     }
 
     /// Delivers an answer to a recipient: the grants are whole, and really lent.
@@ -393,51 +386,46 @@ impl World {
     }
 
     /// Processes a call at the donor.
-    fn process(&mut self, call: &Call) -> Result<(DonorStatus, u64), CallError> {
+    fn process(&mut self, call: &Call) -> Result<DonorAnswer, CallError> {
         let now_ns = self.now_ns;
-        let donor = &mut self.donors[call.donor.node.0 as usize - 1];
+        let index = call.donor.node.0 as usize - 1;
+        let donor = &mut self.donors[index];
         if !donor.alive {
             return Err(CallError::Gone);
         }
         let core = &mut donor.core;
-        let status = match &call.kind {
-            CallKind::Prepare(request) => core
-                .handle_prepare(now_ns, request.clone())
-                .and_then(|_| match request.at_once {
+        let status = match &call.call {
+            DonorCall::Prepare(request) => {
+                core.handle_prepare(now_ns, request.clone()).and_then(|_| match request.at_once {
                     true => core.handle_commit(now_ns, request.grant, request.donor_epoch),
                     false => Ok(core.status()),
                 })
-                .map_err(CallError::Refused),
-            CallKind::Commit(grant) => {
-                core.handle_commit(now_ns, *grant, call.donor.epoch).map_err(CallError::Refused)
             }
-            CallKind::Abort(grant) => Ok(core.handle_abort(now_ns, *grant)),
-            CallKind::Release(grants) => {
+            DonorCall::Commit { grant, donor_epoch } => {
+                core.handle_commit(now_ns, *grant, *donor_epoch)
+            }
+            DonorCall::Abort(grant) => Ok(core.handle_abort(now_ns, *grant)),
+            DonorCall::Release(grants) => {
                 Ok(grants.iter().map(|id| core.handle_release(now_ns, *id)).last().unwrap())
             }
-            CallKind::Ping => Ok(core.status()),
+            DonorCall::Ping => {
+                let pong = Pong { name: name_of(index), instance: donor.instance };
+                return Ok(DonorAnswer::Pong(pong));
+            }
+            DonorCall::PrepareTransfer(_)
+            | DonorCall::CommitTransfer(_)
+            | DonorCall::AbortTransfer { .. } => {
+                unreachable!("no program of this model transfers")
+            }
         };
-        status.map(|status| (status, donor.instance))
+        status.map(DonorAnswer::Status).map_err(CallError::Refused)
     }
 
     /// Delivers an answer to the Monitor Node.
-    fn hear(&mut self, call: Call, result: Result<(DonorStatus, u64), CallError>) {
+    fn hear(&mut self, call: Call, result: Result<DonorAnswer, CallError>) {
         let caller = self.monitors.iter_mut().find(|monitor| monitor.life == call.life);
-        let Some(Monitor { core, .. }) = caller else { return };
-        let (now_ns, donor) = (self.now_ns, call.donor);
-        let status = result.clone().map(|(status, _)| status);
-        match call.kind {
-            CallKind::Prepare(request) => {
-                core.handle_prepared(now_ns, donor, request.grant, status);
-            }
-            CallKind::Commit(grant) => core.handle_committed(now_ns, donor, grant, status),
-            CallKind::Abort(_) => core.handle_aborted(now_ns, donor, status),
-            CallKind::Release(grants) => core.handle_released(now_ns, donor, &grants, status),
-            CallKind::Ping => {
-                let name = name_of(donor.node.0 as usize - 1);
-                let pong = result.map(|(_, instance)| Pong { name, instance });
-                core.handle_pinged(now_ns, donor, pong);
-            }
+        if let Some(Monitor { core, .. }) = caller {
+            core.handle_returned(self.now_ns, call.donor, call.call, result);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use venice_rack::monitor::View;
+use venice_rack::monitor_node::DonorCall;
 use venice_rack::queueing::Queueing;
 use venice_rack::rat::{GrantRecord, Origin};
 
@@ -143,7 +144,10 @@ fn withdrawal_is_answered_before_recording() {
     // Its donor is about to lend.
     rack.core.handle_prepared(0, donor, one.grant, Ok(status(0, 1)));
     rack.actions();
-    assert!(matches!(withdraws(&mut rack, 1)[..], [Action::Store(_), Action::SendRelease { .. }]));
+    assert!(matches!(
+        withdraws(&mut rack, 1)[..],
+        [Action::Store(_), Action::Call { call: DonorCall::Release(_), .. }]
+    ));
     rack.core.handle_released(0, donor, &[one.grant], Ok(status(8, 3)));
     rack.actions();
     // Its answer is about to be recorded.

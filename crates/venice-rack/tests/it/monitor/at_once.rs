@@ -1,6 +1,7 @@
 //! Lending in one call from a single donor (decision 0055).
 
 use super::*;
+use venice_rack::monitor_node::DonorCall;
 use venice_rack::types::Refusal;
 
 /// Requests one grant, and returns its prepare and the records so far.
@@ -11,7 +12,9 @@ fn asked() -> (Rack, Identity, PrepareRequest, Vec<Record>) {
     rack.core.handle_request(0, owner(), request(1, 2)).unwrap();
     let actions = rack.actions();
     let intent = actions.iter().position(|action| is_of_grant(action, GrantState::Committing));
-    let call = actions.iter().position(|action| matches!(action, Action::SendPrepare { .. }));
+    let call = actions
+        .iter()
+        .position(|action| matches!(action, Action::Call { call: DonorCall::Prepare(_), .. }));
     assert!(
         intent.is_some() && call.is_some() && call < intent,
         "the call precedes the record: {actions:?}"

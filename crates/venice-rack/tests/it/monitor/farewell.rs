@@ -1,6 +1,7 @@
 //! Deregistration of agents that stop in an orderly way.
 
 use super::*;
+use venice_rack::monitor_node::Reply;
 
 fn node_states(core: &MonitorCore) -> Vec<String> {
     core.node_rows(0).into_iter().map(|row| row.state).collect()
@@ -10,7 +11,7 @@ fn deregister(rack: &mut Rack, donor: Identity) -> (Vec<Action>, Result<(), Rack
     rack.core.handle_deregister(S, Token(7), donor, u64::from(donor.node.0));
     let actions = rack.actions();
     let answer = actions.iter().find_map(|action| match action {
-        Action::ReplyDone { token: Token(7), result } => Some(result.clone()),
+        Action::Reply(Token(7), Reply::Done(result)) => Some(result.clone()),
         _ => None,
     });
     (actions, answer.expect("an answer"))

@@ -15,6 +15,7 @@ use crate::common::{self, CountingKeys, S, owner, settings};
 use std::collections::BTreeMap;
 use venice_rack::caller::Owner;
 use venice_rack::monitor::{Action, CallError, Change, Event, Kept, MonitorCore, Record, Token};
+use venice_rack::monitor_node::{DonorCall, Reply};
 use venice_rack::rat::GrantState;
 use venice_rack::types::{
     AllocationRequest, DonorReport, DonorStatus, Grant, HeartbeatReport, HeldGrant, HeldState,
@@ -48,7 +49,9 @@ impl Rack {
 
     fn registered(&mut self) -> Option<Result<Identity, RackError>> {
         self.actions().into_iter().find_map(|action| match action {
-            Action::ReplyRegister { result, .. } => Some(result.map(|answer| answer.identity)),
+            Action::Reply(_, Reply::Registered(result)) => {
+                Some(result.map(|answer| answer.identity))
+            }
             _ => None,
         })
     }
@@ -174,7 +177,7 @@ fn status(free_slabs: u32, revision: u64) -> DonorStatus {
 
 fn prepares(actions: Vec<Action>) -> Vec<(Identity, PrepareRequest)> {
     let prepare = |action| match action {
-        Action::SendPrepare { donor, request, .. } => Some((donor, request)),
+        Action::Call { donor, call: DonorCall::Prepare(request), .. } => Some((donor, request)),
         _ => None,
     };
     actions.into_iter().filter_map(prepare).collect()
@@ -189,8 +192,13 @@ fn granted(actions: Vec<Action>) -> Result<Vec<Grant>, RackError> {
 }
 
 fn aborts_or_releases(actions: &[Action]) -> usize {
-    let takes_back =
-        |action: &&Action| matches!(action, Action::SendAbort { .. } | Action::SendRelease { .. });
+    let takes_back = |action: &&Action| {
+        matches!(
+            action,
+            Action::Call { call: DonorCall::Abort(_), .. }
+                | Action::Call { call: DonorCall::Release(_), .. }
+        )
+    };
     actions.iter().filter(takes_back).count()
 }
 
@@ -205,8 +213,11 @@ fn records_precede_commit_and_answer() {
         let status = status(8 - request.share.slabs(), 1);
         rack.core.handle_prepared(0, *donor, request.grant, Ok(status));
     }
-    let [Action::Store(intent), Action::SendCommit { .. }, Action::SendCommit { .. }] =
-        &rack.actions()[..]
+    let [
+        Action::Store(intent),
+        Action::Call { call: DonorCall::Commit { .. }, .. },
+        Action::Call { call: DonorCall::Commit { .. }, .. },
+    ] = &rack.actions()[..]
     else {
         panic!("a record, then the commits");
     };
@@ -268,9 +279,9 @@ fn unknown_prepare_aborts_unknown_grant_adopts() {
     let (prepared, committed) = (GrantId(700), GrantId(701));
     rack.report(0, donor, 5, &[(prepared, HeldState::Prepared), (committed, HeldState::Committed)]);
     let actions = rack.actions();
-    assert!(
-        actions.iter().any(|a| matches!(a, Action::SendAbort { grant, .. } if *grant == prepared))
-    );
+    assert!(actions.iter().any(
+        |a| matches!(a, Action::Call { call: DonorCall::Abort(grant), .. } if *grant == prepared)
+    ));
     assert_eq!(rack.states(), ["committed"]);
     let (_, request) = rack.ask(0, 1, 1).remove(0);
     assert!(request.grant > committed, "an adopted grant's number is not reused");
@@ -414,7 +425,7 @@ fn request_belongs_to_owner() {
 }
 
 fn released(kept: Kept) -> Action {
-    Action::ReplyRelease { token: Token(9), kept }
+    Action::Reply(Token(9), Reply::Released(kept))
 }
 
 fn eight_slabs(client_id: u128) -> AllocationRequest {
@@ -537,7 +548,7 @@ fn missed_heartbeats_mark_node_down() {
 
 fn registered(actions: Vec<Action>) -> Result<venice_rack::types::Registered, RackError> {
     let reply = actions.into_iter().find_map(|action| match action {
-        Action::ReplyRegister { result, .. } => Some(result),
+        Action::Reply(_, Reply::Registered(result)) => Some(result),
         _ => None,
     });
     reply.expect("an answer")

@@ -3,6 +3,7 @@
 use super::{Rack, eight_slabs, granted, prepares, released, status};
 use crate::common::owner;
 use venice_rack::monitor::{Action, CallError, Kept, Token};
+use venice_rack::monitor_node::Reply;
 use venice_rack::quota::{Limits, OverQuota, QuotaFor, QuotaRecord};
 use venice_rack::types::{AllocationRequest, RackError, ResourceKind, Want};
 use venice_wire::SLAB_BYTES;
@@ -41,7 +42,7 @@ impl Rack {
 
 fn done(actions: Vec<Action>) -> Result<(), RackError> {
     let mut done = actions.into_iter().filter_map(|action| match action {
-        Action::ReplyDone { token: Token(7), result } => Some(result),
+        Action::Reply(Token(7), Reply::Done(result)) => Some(result),
         _ => None,
     });
     done.next().expect("an answer")

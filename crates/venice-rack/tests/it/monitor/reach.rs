@@ -3,6 +3,7 @@
 use super::{MORE_THAN_ONE_HAS, Rack, granted, request, status};
 use crate::common::owner;
 use venice_rack::monitor::{Action, CallError, Event};
+use venice_rack::monitor_node::DonorCall;
 use venice_rack::types::{DonorReport, Identity, Pong, RackError};
 use venice_wire::NodeId;
 
@@ -20,7 +21,7 @@ impl Rack {
         let (mut called, mut events) = (Vec::new(), Vec::new());
         for action in self.actions() {
             match action {
-                Action::SendPing { donor, .. } => called.push(donor.node),
+                Action::Call { donor, call: DonorCall::Ping, .. } => called.push(donor.node),
                 Action::Note(event) => events.push(event),
                 _ => {}
             }

@@ -1,6 +1,7 @@
 //! Recovery of a Monitor Node from its records.
 
 use super::*;
+use venice_rack::monitor_node::DonorCall;
 
 #[test]
 fn recovery_aborts_unfinished_handshake() {
@@ -30,7 +31,7 @@ fn recovery_aborts_unfinished_handshake() {
     let mut rack = Rack { core, keys: BTreeMap::new() };
     let actions = rack.actions();
     let released = actions.iter().filter_map(|action| match action {
-        Action::SendRelease { grants, .. } => Some(grants.clone()),
+        Action::Call { call: DonorCall::Release(grants), .. } => Some(grants.clone()),
         _ => None,
     });
     let mut released: Vec<_> = released.flatten().collect();

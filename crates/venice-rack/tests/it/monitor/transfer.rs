@@ -3,6 +3,7 @@
 use super::*;
 use venice_rack::caller::User;
 use venice_rack::monitor::RecordKey;
+use venice_rack::monitor_node::{DonorCall, Reply};
 use venice_rack::quota::{Limits, QuotaFor, QuotaRecord};
 use venice_rack::types::{
     ClaimRequest, ResourceKind, TransferRequest, TransferState, TransferStep, Transferred,
@@ -33,8 +34,12 @@ fn transfer(grants: &[GrantId]) -> TransferRequest {
 /// Returns the steps that are sent, with true for commits.
 fn steps(actions: &[Action]) -> Vec<(bool, Identity, TransferStep)> {
     let step = |action: &Action| match action {
-        Action::SendPrepareTransfer { donor, step, .. } => Some((false, *donor, step.clone())),
-        Action::SendCommitTransfer { donor, step, .. } => Some((true, *donor, step.clone())),
+        Action::Call { donor, call: DonorCall::PrepareTransfer(step), .. } => {
+            Some((false, *donor, step.clone()))
+        }
+        Action::Call { donor, call: DonorCall::CommitTransfer(step), .. } => {
+            Some((true, *donor, step.clone()))
+        }
         _ => None,
     };
     actions.iter().filter_map(step).collect()
@@ -56,13 +61,16 @@ fn keep(records: &mut BTreeMap<RecordKey, Record>, actions: Vec<Action>) -> Vec<
 
 fn answer(actions: &[Action]) -> Option<Result<Vec<Transferred>, RackError>> {
     actions.iter().find_map(|action| match action {
-        Action::ReplyTransfer { result, .. } => Some(result.clone()),
+        Action::Reply(_, Reply::Transferred(result)) => Some(result.clone()),
         _ => None,
     })
 }
 
 fn aborted(actions: &[Action]) -> usize {
-    actions.iter().filter(|it| matches!(it, Action::SendAbortTransfer { .. })).count()
+    actions
+        .iter()
+        .filter(|it| matches!(it, Action::Call { call: DonorCall::AbortTransfer { .. }, .. }))
+        .count()
 }
 
 impl Rack {
@@ -100,7 +108,7 @@ impl Rack {
         let request = ClaimRequest { recipient: recipient.to_owned(), transfer: None };
         self.core.handle_claim(Token(6), owner, &request);
         let claimed = self.actions().into_iter().find_map(|action| match action {
-            Action::ReplyClaim { result, .. } => Some(result),
+            Action::Reply(_, Reply::Claimed(result)) => Some(result),
             _ => None,
         });
         claimed.expect("an answer")
@@ -136,7 +144,9 @@ fn transfer_is_recorded_before_commit() {
     let mut rack = Rack::new(&["node1", "node2"]);
     let (donor, grant, step) = rack.transfer_to_commit();
     let actions = rack.actions();
-    let [Action::Store(changes), Action::SendCommitTransfer { .. }] = &actions[..] else {
+    let [Action::Store(changes), Action::Call { call: DonorCall::CommitTransfer(_), .. }] =
+        &actions[..]
+    else {
         panic!("one record, then the commit: {actions:?}");
     };
     let [Change::TransferGrant(from), Change::PutGrant(to)] = &changes[..] else {
@@ -397,6 +407,6 @@ fn old_key_releases_nothing() {
     rack.release(grant);
     let actions = rack.actions();
     let kept = Kept::default();
-    assert!(matches!(&actions[..], [Action::ReplyRelease { kept: it, .. }] if *it == kept));
+    assert!(matches!(&actions[..], [Action::Reply(_, Reply::Released(it))] if *it == kept));
     assert_eq!(rack.states(), ["committed"]);
 }

@@ -45,7 +45,7 @@ impl Agent {
     }
 
     fn perform(&mut self, desk: &mut Desk<'_>, output: Output) {
-        let local_ns = self.now_ns(desk);
+        let clock_ns = self.clock.at(desk.now_ns);
         let Some(life) = &mut self.life else { return };
         match output {
             Output::Register => self.join(desk, 0),
@@ -56,7 +56,7 @@ impl Agent {
                     peers_version: 0,
                     identity: registered.identity,
                     instance: life.member.registration().instance,
-                    memory: life.core.report(),
+                    memory: life.node.report(),
                     links: Vec::new(),
                     port: PortReport::default(),
                     pressure: Default::default(),
@@ -73,10 +73,11 @@ impl Agent {
                 self.call(desk, call, request);
             }
             Output::CalledBack(grants) => {
-                life.core.handle_called_back(local_ns, &grants);
-                self.look(desk);
+                let now_ns = life.node.now_ns(clock_ns);
+                life.node.core_mut().handle_called_back(now_ns, &grants);
+                self.settle(desk);
             }
-            Output::Follow(ack) => life.core.handle_draining(ack.is_draining),
+            Output::Follow(ack) => life.node.core_mut().handle_draining(ack.is_draining),
         }
     }
 
@@ -110,7 +111,7 @@ impl Agent {
             _ => None,
         };
         if let Some(registered) = &registered {
-            life.core.set_epoch(registered.identity.epoch);
+            life.node.core_mut().set_epoch(registered.identity.epoch);
         }
         life.member.handle_registered(clock_ns, registered);
         self.continue_membership(desk);

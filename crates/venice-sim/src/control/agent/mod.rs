@@ -1,24 +1,20 @@
-//! A donor's agent: the real donor's logic, and around it the behaviour of `venice-agent`.
+//! A donor's agent: the logic of `venice-agent`, on slabs that are numbers.
 //!
-//! It joins by the first Monitor Node that takes its call, reports to each of them every second and
-//! when memory becomes free, and executes the answers. It wipes ended grants before their memory is
-//! free, and answers a release when that is done. Its time stands still while it does not run. When
-//! it dies it loses all state; its address stays.
+//! When it dies it loses all state; its address stays.
 
 mod lender;
 mod member;
-mod transfer;
 
 use std::collections::BTreeMap;
 
 use venice_rack::agent_member::{AgentMember, ReportCall};
 use venice_rack::donor::{DonorCore, DonorSettings};
-use venice_rack::monitor_node::DonorCall;
-use venice_rack::pausable_clock::PausableClock;
+use venice_rack::donor_node::DonorNode;
+use venice_rack::monitor::Token;
 use venice_rack::types::{
-    HeartbeatReport, Identity, LeaseState, NodeRegistration, Pong, ResourceKind, ResourceSpec,
+    HeartbeatReport, Identity, NodeRegistration, Pong, ResourceKind, ResourceSpec,
 };
-use venice_wire::{GrantId, GrantKey, SLAB_BYTES};
+use venice_wire::{GrantId, SLAB_BYTES};
 
 use super::clock::Clock;
 use super::desk::{Desk, Fact};
@@ -53,8 +49,7 @@ pub(super) struct Agent {
 
 /// State of one process.
 struct Life {
-    core: DonorCore,
-    attention: PausableClock,
+    node: DonorNode,
     member: AgentMember,
     /// Time on its clock for which a timer is set.
     member_due_ns: Option<u64>,
@@ -63,14 +58,10 @@ struct Life {
     /// Numbers of free slabs.
     pool: Vec<u32>,
     of_grants: BTreeMap<GrantId, Vec<u32>>,
-    /// Grants that were transferred, and are answered all the same: sabotage.
-    stale: BTreeMap<GrantId, GrantKey>,
-    /// Releases that wait until all is wiped.
-    releases: Vec<(CallId, Vec<GrantId>)>,
-    /// Time of the core's next timer, if one is set.
+    /// Epoch of the order to set aside or to lend that is being executed.
+    order_epoch: Option<u64>,
+    /// Time of the next timer for deadlines, if one is set.
     looks_ns: Option<u64>,
-    /// Slabs to be reclaimed for its machine.
-    wanted_back: u32,
 }
 
 /// Purpose of an agent's call.
@@ -91,6 +82,8 @@ pub(super) enum AgentTimer {
     Look,
     /// A grant's slabs are wiped.
     Wiped(GrantId),
+    /// A successor's slabs are no longer read for the old owner.
+    Unused(GrantId),
 }
 
 impl Agent {
@@ -119,20 +112,19 @@ impl Agent {
         let local_ns = self.clock.at(desk.now_ns);
         let settings =
             DonorSettings { total_slabs: self.slabs, prepare_timeout_ns: 10_000_000_000 };
-        let mut core = DonorCore::new(settings);
-        core.offer_devices(local_ns, self.offered());
+        let registration = self.registration();
+        let pong = Pong { name: name_of(self.number), instance: registration.instance };
+        let mut node = DonorNode::new(settings, pong, local_ns);
+        node.core_mut().offer_devices(local_ns, self.offered());
         self.life = Some(Life {
-            core,
-            attention: PausableClock::new(local_ns),
-            member: AgentMember::new(self.registration(), usize::from(self.monitors)),
+            node,
+            member: AgentMember::new(registration, usize::from(self.monitors)),
             member_due_ns: None,
             report: None,
             pool: (0..self.slabs).rev().collect(),
             of_grants: BTreeMap::new(),
-            stale: BTreeMap::new(),
-            releases: Vec::new(),
+            order_epoch: None,
             looks_ns: None,
-            wanted_back: 0,
         });
         self.set_health(desk);
         desk.listen();
@@ -146,47 +138,15 @@ impl Agent {
     }
 
     pub(super) fn request(&mut self, desk: &mut Desk<'_>, call: CallId, request: Request) {
+        let clock_ns = self.clock.at(desk.now_ns);
         let Some(life) = &mut self.life else { return };
         match request {
-            Request::Donor(asked) => match *asked {
-                DonorCall::Ping => {
-                    let instance = life.member.registration().instance;
-                    let pong = Pong { name: name_of(self.number), instance };
-                    desk.reply(call, Response::Pong(pong));
-                }
-                DonorCall::Prepare(request) => self.prepare(desk, call, request),
-                DonorCall::Commit { grant, donor_epoch } => {
-                    let status = self.commit(desk, grant, donor_epoch);
-                    desk.reply(call, Response::Status(status));
-                }
-                DonorCall::Abort(grant) => self.abort(desk, call, grant),
-                DonorCall::Release(grants) => self.release(desk, call, grants),
-                DonorCall::PrepareTransfer(step) => self.prepare_transfer(desk, call, step),
-                DonorCall::CommitTransfer(step) => self.commit_transfer(desk, call, step),
-                DonorCall::AbortTransfer { from, grant } => {
-                    self.abort_transfer(desk, call, (from, grant));
-                }
-            },
-            Request::Return(leases) => {
-                let core = &life.core;
-                let fits = |lease: &&(GrantId, _)| {
-                    core.grant(lease.0).is_some_and(|view| view.key == lease.1)
-                };
-                let grants = leases.iter().filter(fits).map(|lease| lease.0).collect();
-                self.release(desk, call, grants);
-            }
-            Request::Renew(grant, key) => {
-                let local_ns = life.attention.now_ns(self.clock.at(desk.now_ns));
-                let state: LeaseState = life.core.handle_renew(local_ns, grant, key);
-                let state = life.as_sabotaged(grant, key, state);
-                if matches!(state, LeaseState::Live { .. }) {
-                    desk.fact(Fact::Serves { donor: self.number, grant });
-                }
-                self.carry_out(desk);
-                desk.reply(call, Response::Lease(state));
-            }
+            Request::Donor(asked) => self.order(desk, call, *asked),
+            Request::Return(leases) => life.node.handle_give_back(clock_ns, Token(call), &leases),
+            Request::Renew(grant, key) => self.renew(desk, call, (grant, key)),
             other => unreachable!("an agent has no request {}", other.name()),
         }
+        self.settle(desk);
     }
 
     pub(super) fn outcome(
@@ -207,19 +167,23 @@ impl Agent {
     pub(super) fn timer(&mut self, desk: &mut Desk<'_>, timer: AgentTimer) {
         match timer {
             AgentTimer::Member => self.member_due(desk),
-            AgentTimer::Look => self.look(desk),
+            AgentTimer::Look => self.settle(desk),
             AgentTimer::Wiped(grant) => self.wiped(desk, grant),
+            AgentTimer::Unused(grant) => {
+                let Some(life) = &mut self.life else { return };
+                life.node.handle_unused(grant);
+                self.settle(desk);
+            }
         }
     }
 
     /// Reclaims so many slabs for local programs.
     pub(super) fn want_back(&mut self, desk: &mut Desk<'_>, slabs: u32) {
-        let now_ns = self.clock.at(desk.now_ns);
+        let clock_ns = self.clock.at(desk.now_ns);
         let Some(life) = &mut self.life else { return };
-        life.wanted_back = slabs;
-        let local_ns = life.attention.now_ns(now_ns);
-        life.core.handle_want_back(local_ns, slabs, Some(15_000_000_000));
-        self.look(desk);
+        let now_ns = life.node.now_ns(clock_ns);
+        life.node.core_mut().handle_want_back(now_ns, slabs, Some(15_000_000_000));
+        self.settle(desk);
     }
 
     /// Breaks or repairs its devices.
@@ -233,7 +197,7 @@ impl Agent {
         let offered: Vec<ResourceSpec> = self.offered().collect();
         let Some(life) = &mut self.life else { return };
         for spec in offered {
-            life.core.handle_device_health(spec.kind, &spec.address, fault);
+            life.node.core_mut().handle_device_health(spec.kind, &spec.address, fault);
         }
     }
 
@@ -275,7 +239,7 @@ impl Agent {
 
     /// Returns the donor core of a living process.
     pub(super) fn core(&self) -> Option<&DonorCore> {
-        self.life.as_ref().map(|life| &life.core)
+        self.life.as_ref().map(|life| life.node.core())
     }
 
     pub(super) fn identity(&self) -> Option<Identity> {

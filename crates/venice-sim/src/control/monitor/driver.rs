@@ -224,9 +224,7 @@ impl Monitor {
                 return desk.call(to, request, within_ns, Tag::Monitor(tag));
             }
             Err(Broken::Refused) => Err(CallError::Gone),
-            Ok(Response::Status(Err(refusal))) => Err(CallError::Refused(refusal)),
-            Ok(Response::Status(Ok(status))) => Ok(DonorAnswer::Status(status)),
-            Ok(Response::Pong(pong)) => Ok(DonorAnswer::Pong(pong)),
+            Ok(Response::Donor(answer)) => answer.map_err(CallError::Refused),
             Ok(_) | Err(_) => Err(CallError::NoAnswer),
         };
         driver.returned.push_back(Returned { donor, call: *call, result });

@@ -1,21 +1,19 @@
-//! A node's borrowing programs, one after the other: the behaviour of `venice-recipient` and of its
-//! users.
+//! A node's borrowing programs, one after the other: the logic of `venice-recipient` for grants in
+//! use, and the behaviour of its other parts and of its users.
 //!
 //! A program sends its request to the first Monitor Node that takes its call, and to the next one
-//! where that breaks, under the same number. It renews its grants at the donors, counting from the
-//! time it sent the renewal; it abandons grants that were not renewed in three quarters of the
-//! lease. It ends by releasing its grants, or without a word.
+//! where that breaks, under the same number. It ends by releasing its grants, or without a word.
 
 mod holding;
 mod transferring;
 mod wishes;
 
 use venice_rack::caller::Owner;
+use venice_rack::lease_holder::{LeaseHolder, RenewalCall};
 use venice_rack::monitor_node::{Call, Reply};
 use venice_rack::queueing::Asked;
 use venice_rack::types::{Grant, RackError};
 
-use self::holding::Holding;
 use self::transferring::{Claiming, Handing, owner_of};
 pub(super) use self::wishes::Wish;
 use super::clock::Clock;
@@ -55,6 +53,8 @@ pub(super) struct Recipient {
     /// True if no program begins any more.
     is_ending: bool,
     doing: Doing,
+    /// Time of the next timer of its grants, if one is set.
+    keeps_ns: Option<u64>,
     /// The transfer of its grants, while it has no answer.
     handing: Option<Handing>,
     /// Number of transfers so far.
@@ -68,7 +68,7 @@ enum Doing {
     Idle,
     Asking(Asking),
     Claiming(Claiming),
-    Holding(Holding),
+    Holding(LeaseHolder),
     /// Release at the Monitor Node (`None`) or at the donors, one after the other.
     GivingBack {
         left: Vec<Grant>,
@@ -105,8 +105,7 @@ pub(super) enum RecipientTag {
     Leave,
     Renew {
         program: u64,
-        index: usize,
-        sent_ns: u64,
+        call: RenewalCall,
     },
     GiveBack {
         program: u64,
@@ -132,7 +131,7 @@ pub(super) enum RecipientTimer {
     /// It repeats its request.
     Ask { program: u64 },
     /// Renewals are due, or a grant is abandoned.
-    Keep { program: u64 },
+    Keep,
     /// The program is done.
     Done { program: u64 },
     /// It repeats its transfer.
@@ -157,6 +156,7 @@ impl Recipient {
             programs: 0,
             is_ending: false,
             doing: Doing::Idle,
+            keeps_ns: None,
             handing: None,
             handings: 0,
             is_in_doubt: false,
@@ -173,7 +173,7 @@ impl Recipient {
     /// Ends the process.
     pub(super) fn crash(&mut self, desk: &mut Desk<'_>) {
         self.forget(desk);
-        self.handing = None;
+        (self.handing, self.keeps_ns) = (None, None);
         self.doing = Doing::Idle;
     }
 
@@ -202,7 +202,7 @@ impl Recipient {
     }
 
     pub(super) fn timer(&mut self, desk: &mut Desk<'_>, timer: RecipientTimer) {
-        self.judge(desk);
+        self.keep(desk);
         match timer {
             RecipientTimer::Begin if matches!(self.doing, Doing::Idle) && !self.is_ending => {
                 if self.workload.transfer.0 > 0 && desk.rng.chance(CLAIMS_PPM) {
@@ -212,7 +212,6 @@ impl Recipient {
                 self.begin(desk, wish);
             }
             RecipientTimer::Ask { program } if program == self.programs => self.ask(desk),
-            RecipientTimer::Keep { program } if program == self.programs => self.keep(desk),
             RecipientTimer::Done { program } if program == self.programs => self.done(desk),
             RecipientTimer::Transfer { program } if program == self.programs => {
                 self.ask_transfer(desk);
@@ -228,13 +227,15 @@ impl Recipient {
         tag: RecipientTag,
         outcome: Result<Response, Broken>,
     ) {
-        self.judge(desk);
+        if !matches!(tag, RecipientTag::Renew { .. }) {
+            self.keep(desk);
+        }
         match tag {
             RecipientTag::Ask { program } if program == self.programs => {
                 self.answered(desk, outcome);
             }
-            RecipientTag::Renew { program, index, sent_ns } if program == self.programs => {
-                self.renewed(desk, (index, sent_ns), outcome);
+            RecipientTag::Renew { program, call } if program == self.programs => {
+                self.renewed(desk, call, outcome);
             }
             RecipientTag::GiveBack { program } if program == self.programs => {
                 self.gave_back(desk, outcome);
@@ -406,17 +407,14 @@ impl Recipient {
 
     /// Stops using its grants.
     fn forget(&mut self, desk: &mut Desk<'_>) {
-        if let Doing::Holding(holding) = &self.doing {
-            for grant in holding.living() {
-                desk.fact(Fact::Leaves { grant: grant.id });
-            }
+        for grant in self.held() {
+            desk.fact(Fact::Leaves { grant: grant.id });
         }
     }
 
     fn give_back(&mut self, desk: &mut Desk<'_>) {
         self.forget(desk);
-        let Doing::Holding(holding) = &self.doing else { return };
-        let left: Vec<Grant> = holding.living().cloned().collect();
+        let left: Vec<Grant> = self.held().cloned().collect();
         if left.is_empty() {
             return self.idle(desk);
         }
@@ -465,11 +463,11 @@ impl Recipient {
 
     /// Returns the grants in use.
     pub(super) fn held(&self) -> impl Iterator<Item = &Grant> {
-        let holding = match &self.doing {
-            Doing::Holding(holding) => Some(holding),
-            _ => None,
+        let holder = match &self.doing {
+            Doing::Holding(holder) => Some(holder),
+            Doing::Idle | Doing::Asking(_) | Doing::Claiming(_) | Doing::GivingBack { .. } => None,
         };
-        holding.into_iter().flat_map(Holding::living)
+        holder.into_iter().flat_map(LeaseHolder::held).map(|(_, grant)| grant)
     }
 
     /// True if it has an outstanding request under that number.

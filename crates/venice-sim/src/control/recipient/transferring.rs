@@ -43,8 +43,7 @@ pub(super) enum Claiming {
 impl Recipient {
     /// Begins to transfer all its grants; false: to nobody.
     pub(super) fn hand_over(&mut self, desk: &mut Desk<'_>) -> bool {
-        let Doing::Holding(holding) = &self.doing else { return false };
-        let grants: Vec<GrantId> = holding.living().map(|grant| grant.id).collect();
+        let grants: Vec<GrantId> = self.held().map(|grant| grant.id).collect();
         if self.recipients < 2 || self.handing.is_some() || grants.is_empty() {
             return false;
         }

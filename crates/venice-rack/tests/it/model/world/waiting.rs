@@ -5,6 +5,7 @@ use crate::model::{MS, PREEMPT_NOTICE_MS, REQUEST_TIMEOUT_MS};
 use std::collections::{BTreeMap, BTreeSet};
 use venice_rack::caller::Owner;
 use venice_rack::monitor::Action;
+use venice_rack::monitor_node::DonorCall;
 use venice_rack::queueing::{Preempt, Queueing};
 use venice_rack::rows::QueueRow;
 use venice_rack::types::{CalledBack, PrepareRequest, ResourceKind};
@@ -67,10 +68,12 @@ impl World {
         for action in actions {
             match &action {
                 // It was recorded before a crash, and is no backfill now.
-                Action::SendPrepare { request, .. } if self.etcd.has_grant(request.grant) => {
+                Action::Call { call: DonorCall::Prepare(request), .. }
+                    if self.etcd.has_grant(request.grant) =>
+                {
                     self.asked_again.insert(request.grant);
                 }
-                Action::SendPrepare { donor, request, .. } => {
+                Action::Call { donor, call: DonorCall::Prepare(request), .. } => {
                     self.check_backfill(&rows, donor.node.0 as usize - 1, request);
                 }
                 Action::ReplyStanding { client_id, standing } => {
@@ -94,7 +97,7 @@ impl World {
         let before = std::mem::replace(&mut self.queue.standing, now);
         let is_tried = |row: &QueueRow| {
             actions.iter().any(|action| {
-                matches!(action, Action::SendPrepare { request, .. } if request.recipient == row.recipient)
+                matches!(action, Action::Call { call: DonorCall::Prepare(request), .. } if request.recipient == row.recipient)
             })
         };
         rows.into_iter().filter(|row| before.contains(&row.id) && !is_tried(row)).collect()
