@@ -167,7 +167,7 @@ impl Experiment {
         for sweep in over.sweeps {
             match self.sweeps.iter_mut().find(|old| old.name() == sweep.name()) {
                 Some(old) => *old = sweep,
-                None => self.sweeps.push(sweep),
+                None => self.add_sweep(sweep),
             }
         }
         if !over.figures.is_empty() {
@@ -214,7 +214,8 @@ impl Experiment {
         keys::set(&mut self.config, key, value)
     }
 
-    /// Sweeps a key over values, or a sweep that is there over others.
+    /// Sweeps a key over values, or a sweep that is there over others. Figures have a curve for each value
+    /// of a new one; findings that leave it open are not judged.
     ///
     /// # Errors
     /// If the key is no path, or there are no values.
@@ -222,9 +223,16 @@ impl Experiment {
         if let Some(sweep) = self.sweeps.iter_mut().find(|sweep| sweep.sets(key)) {
             sweep.limit(values)?;
         } else {
-            self.sweeps.push(Sweep::of(key, values));
+            self.add_sweep(Sweep::of(key, values));
         }
         self.check()
+    }
+
+    fn add_sweep(&mut self, sweep: Sweep) {
+        for figure in &mut self.figures {
+            figure.series.push(sweep.name().to_owned());
+        }
+        self.sweeps.push(sweep);
     }
 
     /// Checks the parts against each other; the configuration is checked by [`Experiment::points`].

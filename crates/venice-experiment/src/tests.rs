@@ -214,11 +214,12 @@ fn layers_change_experiment() {
          key = 'app.servers'\nvalues = [2]\n[[sweep]]\nkey = 'seed'\nvalues = [1, 2]\n\
          [[finding]]\nclaim = 'mine'\nholds = 'goodput{servers=2,client=pthread,seed=1} > 1'",
     );
-    let over = over.unwrap();
-    let wrong = experiment.clone().lay(over.clone()).unwrap_err().to_string();
+    let mut over = over.unwrap();
+    experiment.lay(over.clone()).unwrap();
+    assert_eq!(experiment.figures[0].series, ["client", "seed"]);
+    over.figures = incast().figures;
+    let wrong = incast().lay(over).unwrap_err().to_string();
     assert_eq!(wrong, "figure 1: seed varies: name it in x, series or at");
-    experiment.figures.clear();
-    experiment.lay(over).unwrap();
     assert_eq!((&*experiment.name, experiment.findings.len()), ("mine", 1));
     assert_eq!(experiment.points::<Still>().unwrap().len(), 4);
     let wrong = experiment.sweep("cpu.clock", vec!["1GHz".into()]).unwrap_err().to_string();
@@ -235,10 +236,11 @@ fn settings_fix_or_vary_keys() {
     let configs = points.iter().map(config_of);
     assert!(configs.into_iter().all(|config| (config.app.servers, config.seed) == (3, 4)));
     experiment.sweep("servers", vec![1.into(), 2.into()]).unwrap();
-    experiment.sweep("seed", vec![1.into(), 2.into(), 3.into()]).unwrap_err();
-    experiment.figures.clear();
     experiment.sweep("seed", vec![1.into(), 2.into(), 3.into()]).unwrap();
     assert_eq!(experiment.points::<Still>().unwrap().len(), 12);
+    assert_eq!(experiment.figures[0].series, ["client", "seed"]);
+    let verdicts = results(&experiment).findings.into_iter().map(|finding| finding.verdict);
+    assert_eq!(verdicts.collect::<Vec<_>>(), [Verdict::NotRun, Verdict::Holds]);
     let wrong = experiment.set("app.api", "epoll".into()).unwrap_err().to_string();
     assert!(wrong.contains("--points client=NAME"), "{wrong}");
     let wrong = experiment.set("client", "kqueue".into()).unwrap_err().to_string();

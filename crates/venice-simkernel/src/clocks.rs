@@ -1,4 +1,4 @@
-//! How far each part of a world has come, where threads run the parts side by side.
+//! The progress of each part of a world, where threads run the parts side by side.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -25,7 +25,7 @@ pub(crate) struct Clocks {
 #[repr(align(128))]
 pub(crate) struct Apart<T>(pub(crate) T);
 
-/// What a part waits for.
+/// The state of a part that waits or runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
     /// It runs.

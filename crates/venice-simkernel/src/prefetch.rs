@@ -3,7 +3,7 @@
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// How many events are before one whose memory is fetched.
+/// The number of events before one whose memory is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
     /// Several: what is found from its number alone.

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn worlds_and_experiments_have_own_names() {
+    fn names_are_unique() {
         let worlds: Vec<&str> = WORLDS.iter().map(|world| world.name).collect();
         for names in [worlds, catalogue().names().collect()] {
             let mut once = names.clone();
