@@ -275,7 +275,6 @@ fn mistakes_are_usage_errors() {
         (&["--sweep load="], "--sweep load=: sweep load: it has no values"),
         (&["--sweep load=0.1,2"], "arrivals.load: 2: set a share below 1"),
         (&["--points load=0.7"], "no value 0.7: load is 0.1, 0.9"),
-        (&["--sweep seed=1,2"], "seed varies: name it in x, series or at"),
     ] {
         // A key that a variant sets cannot be set for all.
         let said = mistake(&out, words);
