@@ -123,7 +123,7 @@ struct Run<'a> {
     threads: usize,
     observe: &'a Py<PyAny>,
     results: Results,
-    /// What `observe`, or a handler of a signal, raised.
+    /// The exception of `observe`, or of a signal's handler.
     raised: Option<PyErr>,
 }
 

@@ -68,7 +68,8 @@ pub struct NodeRecord {
 }
 
 impl NodeRecord {
-    pub(crate) fn new(
+    /// Makes the record of a node that has just registered.
+    pub fn new(
         identity: Identity,
         registration: NodeRegistration,
         secret: Option<NodeSecret>,

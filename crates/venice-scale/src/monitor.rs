@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use venice_fabric::{Position, Topology};
 use venice_rack::agent_member::ReportCall;
 use venice_rack::monitor::{
-    CallError, Distances, Event, KeySource, MonitorCore, MonitorSettings, Record, Token,
+    CallError, CountingKeys, Distances, Event, MonitorCore, MonitorSettings, Record, Token,
 };
 use venice_rack::monitor_node::{
     Call, DonorAnswer, DonorCall, MonitorNode, Now, Output, Reply, Written,
@@ -17,9 +17,8 @@ use venice_rack::monitor_node::{
 use venice_rack::pausable_clock::TICK_NS;
 use venice_rack::queueing::Asked;
 use venice_rack::rrt::NodeRecord;
-use venice_rack::types::{HeartbeatReport, Identity, NodeRegistration};
+use venice_rack::types::{HeartbeatReport, Identity};
 use venice_simkernel::units::Picos;
-use venice_wire::{GrantKey, KeyName, NodeSecret, SealKey};
 
 use crate::agent::{name_of, node_of, registration};
 use crate::config::{Config, Cost};
@@ -81,24 +80,6 @@ enum Input {
     Result(u64, Result<DonorAnswer, CallError>),
     /// A tick of the clock. It comes the way of the reports, behind those before it.
     Tick,
-}
-
-struct Keys(u64);
-
-impl KeySource for Keys {
-    fn next_key(&mut self) -> GrantKey {
-        self.0 += 1;
-        GrantKey(self.0)
-    }
-
-    fn next_secret(&mut self) -> NodeSecret {
-        self.0 += 1;
-        NodeSecret([self.0 as u8; 32])
-    }
-
-    fn seal_key(&self, secret: &NodeSecret, _: KeyName) -> SealKey {
-        SealKey(secret.0)
-    }
 }
 
 /// Measurements of the Monitor Node, from the end of the warm-up on.
@@ -195,31 +176,13 @@ fn neighbours(topology: &str, position: u32) -> Vec<u32> {
 fn record_of(config: &Config, node: u32) -> NodeRecord {
     let registration = registration(config, node);
     let identity = registration.previous.expect("it registered before the start");
-    let NodeRegistration { name, instance, pid, control_addr, udp_addr, .. } = registration;
-    let NodeRegistration { shm_socket, resources, relay, link, is_pool, .. } = registration;
-    NodeRecord {
-        identity,
-        name,
-        instance,
-        pid,
-        control_addr,
-        udp_addr,
-        shm_socket,
-        resources,
-        secret: None,
-        relay,
-        link,
-        is_pool,
-        is_draining: false,
-        is_revoked: false,
-        is_stopped: false,
-    }
+    NodeRecord::new(identity, registration, None)
 }
 
 /// Makes the logic, which knows all nodes from its store.
 pub fn logic(config: &Config) -> MonitorNode {
     let records = (0..config.nodes).map(|node| Record::Node(record_of(config, node)));
-    let core = MonitorCore::recover(settings(config), Box::new(Keys(0)), 0, records);
+    let core = MonitorCore::recover(settings(config), Box::new(CountingKeys(0)), 0, records);
     MonitorNode::new(core, None, 0, CERTIFICATE_LIFE_MS)
 }
 

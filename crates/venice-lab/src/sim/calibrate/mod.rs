@@ -59,7 +59,7 @@ pub struct CalibrateArgs {
     pub json: bool,
 }
 
-/// What was measured.
+/// The measured costs of a host.
 #[derive(Debug, Serialize)]
 struct Calibration {
     /// The profile, as the file has it.

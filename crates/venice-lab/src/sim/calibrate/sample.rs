@@ -86,7 +86,7 @@ impl Effort {
     /// not measured.
     ///
     /// # Errors
-    /// Those of the operations, and an interrupt.
+    /// If an operation fails, and on an interrupt.
     pub fn measure(
         &self,
         run: usize,

@@ -4,33 +4,15 @@
 pub mod lenders;
 
 use venice_rack::caller::Owner;
-use venice_rack::monitor::{KeySource, MonitorSettings};
+pub use venice_rack::monitor::CountingKeys;
+use venice_rack::monitor::MonitorSettings;
 use venice_rack::placement::Policy;
 use venice_rack::rows::{AllocationPlan, PlacementPlan};
 use venice_rack::types::{NodeRegistration, ResourceKind, ResourceSpec};
-use venice_wire::{GrantKey, KeyName, NodeSecret, SLAB_BYTES, SealKey};
+use venice_wire::SLAB_BYTES;
 
 /// A second, in nanoseconds.
 pub const S: u64 = 1_000_000_000;
-
-/// A key source that counts.
-pub struct CountingKeys(pub u64);
-
-impl KeySource for CountingKeys {
-    fn next_key(&mut self) -> GrantKey {
-        self.0 += 1;
-        GrantKey(self.0)
-    }
-
-    fn next_secret(&mut self) -> NodeSecret {
-        self.0 += 1;
-        NodeSecret([self.0 as u8; 32])
-    }
-
-    fn seal_key(&self, secret: &NodeSecret, name: KeyName) -> SealKey {
-        SealKey(secret.0.map(|byte| byte ^ name.id() as u8 ^ name.kind()))
-    }
-}
 
 /// Returns settings with one heartbeat a second, three of which may be missed, and leases of ten
 /// seconds.

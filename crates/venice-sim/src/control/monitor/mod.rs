@@ -12,11 +12,10 @@ mod performing;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use venice_rack::monitor::{Change, KeySource, MonitorCore, MonitorSettings, Record, RecordKey};
+use venice_rack::monitor::{Change, MonitorCore, MonitorSettings, Record, RecordKey};
 use venice_rack::monitor_node::{DonorCall, Written};
 use venice_rack::placement::Policy;
 use venice_rack::types::Identity;
-use venice_wire::{GrantKey, KeyName, NodeSecret, SealKey};
 
 use self::driver::Driver;
 use self::membership::Member;
@@ -90,25 +89,6 @@ pub(super) enum MonitorTimer {
     Again { request: Box<Request>, since_ns: u64 },
     /// Opening is retried.
     Open,
-}
-
-/// Keys for the simulation, each given once and different in each process.
-struct Keys(u64);
-
-impl KeySource for Keys {
-    fn next_key(&mut self) -> GrantKey {
-        self.0 += 1;
-        GrantKey(self.0)
-    }
-
-    fn next_secret(&mut self) -> NodeSecret {
-        self.0 += 1;
-        NodeSecret([self.0 as u8; 32])
-    }
-
-    fn seal_key(&self, secret: &NodeSecret, name: KeyName) -> SealKey {
-        SealKey(secret.0.map(|byte| byte ^ name.id() as u8 ^ name.kind()))
-    }
 }
 
 impl Monitor {

@@ -1,12 +1,12 @@
 //! Start of service: from the file, or as one of several.
 
-use venice_rack::monitor::{MonitorCore, Record, View};
+use venice_rack::monitor::{CountingKeys, MonitorCore, Record, View};
 use venice_rack::monitor_node::MonitorNode;
 use venice_rack::pausable_clock::TICK_NS;
 
 use super::driver::Driver;
 use super::membership::{Member, SIGN_EVERY_NS};
-use super::{Keys, Monitor, MonitorTag, MonitorTimer, State};
+use super::{Monitor, MonitorTag, MonitorTimer, State};
 use crate::control::desk::{Desk, Fact, Tag, Timer};
 use crate::control::messages::{Broken, Request, Response};
 use crate::control::party::Party;
@@ -63,7 +63,7 @@ impl Monitor {
     ) {
         let clock_ns = self.clock.at(desk.now_ns);
         let life = u64::from(self.number) << 20 | self.starts;
-        let keys = Box::new(Keys(life << 32));
+        let keys = Box::new(CountingKeys(life << 32));
         let recover = match &shared {
             Some(_) => MonitorCore::recover_with_peers,
             None => MonitorCore::recover,
