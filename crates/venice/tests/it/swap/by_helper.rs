@@ -423,10 +423,16 @@ fn forking_program_ends_with_run() {
     let program = members.place.file("relay");
     fs::copy(relay(), &program).unwrap();
     let program = program.display().to_string();
-    let words = [&RUN[..], &["--", &program, "40", "600"]].concat();
+    // The kernel's memory of processes that end is counted too, and cannot be swapped.
+    let room = ["run", "--mode=swap", "--port=shm", "--local=48MiB", "--remote=16MiB"];
+    let words = [&room[..], &["--", &program, "40", "600"]].concat();
     let mut command = members.command_of(NOBODY, NOBODY, &words);
-    let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let said = members.place.file("said");
+    let run = command.stdout(Stdio::null()).stderr(fs::File::create(&said).unwrap()).spawn();
+    let mut run = ChildGuard(run.unwrap());
     wait_until("the program runs", || {
+        let ended = run.try_wait().unwrap();
+        assert_eq!(ended, None, "{}", fs::read_to_string(&said).unwrap());
         let group = groups().pop().map(|group| group.join("cgroup.procs"));
         let members = group.and_then(|group| fs::read_to_string(group).ok());
         members.is_some_and(|members| members.lines().count() > 20)
