@@ -214,6 +214,10 @@ pub(super) fn measured(cost: Cost, how: &str) -> Measured {
 
 #[cfg(test)]
 mod tests {
+    use venice_simkernel::units::Hertz;
+    use venice_warehouse::host::config::Server;
+
+    use super::super::noise::{Gap, Watched, analyse};
     use super::*;
 
     /// Times in which each cost of the model is another number.
@@ -308,7 +312,7 @@ mod tests {
     fn noise_is_in_instructions() {
         let mut kernel = Kernel::default();
         let found = NoiseFound {
-            tick: venice_simkernel::units::Hertz(250),
+            tick: Hertz(250),
             tick_cost: Cost::exact(2000.0),
             gap_us: Distribution::Exponential { mean: 9000.0 },
             run_ns: Distribution::Pareto { location: 1000.0, scale: 500.0, shape: 0.3 },
@@ -320,5 +324,18 @@ mod tests {
         assert_eq!(kernel.noise.gap, found.gap_us);
         let expected = Distribution::Pareto { location: 3000.0, scale: 1500.0, shape: 0.3 };
         assert_eq!(kernel.noise.instructions, expected);
+    }
+
+    #[test]
+    fn noise_suits_slower_servers() {
+        for share in 1..15 {
+            let gaps = (0..100).map(|at| Gap { at_ns: at * 10_000_000, ns: share * 100_000 });
+            let watched = Watched { ns: 1_000_000_000, gaps: gaps.collect() };
+            let found = analyse(&watched, Hertz(0)).unwrap();
+            assert_eq!(found.runs, 100);
+            let mut server = Server { frequency: Hertz(1_500_000_000), ..Server::default() };
+            set_noise(&mut server.kernel.values, &found, 3e9);
+            assert_eq!(server.check(), Ok(()), "{share} %");
+        }
     }
 }

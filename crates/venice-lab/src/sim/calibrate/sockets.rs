@@ -24,7 +24,7 @@ const RUN: usize = 64;
 pub(super) const SMALL: usize = 1 << 10;
 pub(super) const LARGE: usize = 32 << 10;
 /// The kernel begins to stamp packets within this time.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Connections of a sample.
 const CONNECTIONS: usize = 16;
 
