@@ -1,4 +1,5 @@
 mod checkpoints;
+mod queueing;
 
 use venice_simkernel::units::{BitRate, Picos};
 
