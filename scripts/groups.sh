@@ -13,7 +13,7 @@ quick() {
 # everything is ten to thirty times slower, have `in_guest` in their path; the testkit's own is the one
 # boot of the default tier.
 slow=(in_guest clock_jumps:: full_disk:: bench_monitor:: last_release:: packages:: nothing_is_lent_twice
-    quick_run_measures)
+    quick_run_measures whole_variants_keep)
 
 # One profile, one build, with the same features for every crate: what is under test is built by it too.
 build() { run 40m cargo build --workspace --all-targets --locked; }

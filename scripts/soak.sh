@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # First the data-integrity soak, for SOAK_MINUTES (default 60): stress-ng --verify, Redis and sqlite with
 # two copies of their far memory, while donors are killed, stalled, drained and short of memory; every byte is checked.
-# Then simulated racks and control planes with fresh seeds, survival of far memory in virtual time, the properties of the state machines with many fresh operation
-# sequences, racks of processes over real ports, racks whose Monitor Nodes, etcd and agents are killed and
-# stopped, and the program tests, again and again for SOAK_SEED_MINUTES (default 30). Stops at the first
-# failure.
+# Then simulated racks and control planes with fresh seeds, the small experiments with fresh seeds on one
+# thread and on two, survival of far memory in virtual time, the properties of the state machines with many
+# fresh operation sequences, racks of processes over real ports, racks whose Monitor Nodes, etcd and agents
+# are killed and stopped, and the program tests, again and again for SOAK_SEED_MINUTES (default 30). Stops at
+# the first failure.
 #
 #   SOAK_MINUTES=600 SOAK_WHAT=integrity scripts/soak.sh     only the first, all night
 #   SOAK_SEED_MINUTES=600 SOAK_WHAT=sim scripts/soak.sh      only simulated racks
 #   SOAK_SEED_MINUTES=600 SOAK_WHAT=control scripts/soak.sh  only simulated control planes
+#   SOAK_WHAT=experiments scripts/soak.sh                    only experiments, the long one first (half an hour)
 #
 # A seed that fails is printed with the command that replays it, and the smallest scenario that
 # still fails is left in target/. What the first did is in target/soak-report.txt.
@@ -23,9 +25,9 @@ minutes="${SOAK_MINUTES:-60}"
 seed_minutes="${SOAK_SEED_MINUTES:-30}"
 what="${SOAK_WHAT:-all}"
 case "$what" in
-    all | integrity | sim | control | survival | properties | ports | monitors | programs) ;;
+    all | integrity | sim | control | experiments | survival | properties | ports | monitors | programs) ;;
     *)
-        echo "soak: SOAK_WHAT is all, integrity, sim, control, survival, properties, ports, monitors or programs, not '$what'" >&2
+        echo "soak: SOAK_WHAT is all, integrity, sim, control, experiments, survival, properties, ports, monitors or programs, not '$what'" >&2
         exit 2
         ;;
 esac
@@ -69,6 +71,28 @@ simulated() { # simulated rack|control MINUTES: on fresh seeds, on every core
     return "$failed"
 }
 
+experiments() { # experiments MINUTES: on fresh seeds, a thread and two give the same events
+    local until=$((SECONDS + $1 * 60)) seed name threads hashes=()
+    cargo build --release --locked -p venice-lab
+    while ((SECONDS < until)); do
+        seed="$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')"
+        for name in $(target/release/venice-lab sim list | awk 'NR > 1 { print $1 }'); do
+            for threads in 1 2; do
+                hashes[threads]="$(target/release/venice-lab sim run "$name" --quick --seed "$seed" \
+                    --threads "$threads" --json --out target/soak-experiment 2>/dev/null |
+                    grep -o '"trace_hash": *"[^"]*"')" || {
+                    echo "soak: venice sim run $name --quick --seed $seed fails" >&2
+                    return 1
+                }
+            done
+            if [[ ${hashes[1]} != "${hashes[2]}" ]]; then
+                echo "soak: venice sim run $name --quick --seed $seed differs with --threads 1 and 2" >&2
+                return 1
+            fi
+        done
+    done
+}
+
 survival() { # survival MINUTES: donors that die, stall and come back in virtual time, on fresh seeds
     local until=$((SECONDS + $1 * 60)) seed
     while ((SECONDS < until)); do
@@ -109,6 +133,9 @@ wants() { [[ $what == all || $what == "$1" ]]; }
 if wants integrity; then
     integrity "$minutes"
 fi
+if [[ $what == experiments ]]; then
+    cargo test --locked -p venice-lab --test it shipped::long_variants -- --ignored </dev/null
+fi
 round=0
 end=$((SECONDS + seed_minutes * 60))
 while [[ $what != integrity ]] && ((SECONDS < end)); do
@@ -120,6 +147,9 @@ while [[ $what != integrity ]] && ((SECONDS < end)); do
     fi
     if wants control; then
         simulated control "$([[ $what == control ]] && echo "$left" || echo $((left < 5 ? left : 5)))"
+    fi
+    if wants experiments; then
+        experiments "$([[ $what == experiments ]] && echo "$left" || echo $((left < 5 ? left : 5)))"
     fi
     if wants survival; then
         survival "$([[ $what == survival ]] && echo "$left" || echo $((left < 5 ? left : 5)))"

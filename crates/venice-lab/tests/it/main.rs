@@ -4,4 +4,5 @@ mod calibrate;
 mod channels;
 mod experiment;
 mod incast;
+mod shipped;
 mod simulator;
