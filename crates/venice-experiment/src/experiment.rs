@@ -6,6 +6,9 @@ use toml::{Table, Value};
 
 use crate::{BadConfig, Figure, Finding, Point, Sweep, World, keys, sweep};
 
+/// Points of an experiment: each has a configuration of its own in memory.
+const MOST_POINTS: usize = 5_000;
+
 /// An experiment that cannot be used, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExperimentError {
@@ -237,6 +240,7 @@ impl Experiment {
 
     /// Checks the parts against each other; the configuration is checked by [`Experiment::points`].
     fn check(&self) -> Result<(), ExperimentError> {
+        self.check_number()?;
         if self.name.is_empty() || !self.name.chars().all(is_name_letter) {
             let why = format!("'{}': write letters, digits, - and _", self.name);
             return Err(part("name", why));
@@ -266,6 +270,24 @@ impl Experiment {
             finding.check(self, &format!("finding {}", at + 1))?;
         }
         Ok(())
+    }
+
+    /// Checks that the points are not too many to plan.
+    fn check_number(&self) -> Result<(), ExperimentError> {
+        let count = |all: usize, sweep: &Sweep| all.checked_mul(sweep.len());
+        let all = self.sweeps.iter().try_fold(1, count);
+        match self.sweeps.iter().max_by_key(|sweep| sweep.len()) {
+            Some(longest) if all.is_none_or(|all| all > MOST_POINTS) => {
+                let lengths: Vec<_> = self.sweeps.iter().map(|one| one.len().to_string()).collect();
+                let place = format!("sweep {}", longest.name());
+                let lengths = lengths.join(" x ");
+                Err(part(
+                    place,
+                    format!("{lengths} points: an experiment has {MOST_POINTS} at most"),
+                ))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Returns all points: each combination of the sweeps' values, in the file's order, the last sweep

@@ -239,12 +239,16 @@ impl Sum {
                 let left = left.evaluate(points, point, found);
                 let right = right.evaluate(points, point, found);
                 let (left, right) = left.zip(right)?;
-                Some(match operator {
+                let result = match operator {
                     '+' => left + right,
                     '-' => left - right,
                     '*' => left * right,
                     _ => left / right,
-                })
+                };
+                if !result.is_finite() {
+                    found.missing.push(format!("{left} {operator} {right} is no number"));
+                }
+                Some(result).filter(|result| result.is_finite())
             }
             Self::Fold(fold, inner) => fold.over(inner, points, found),
         }

@@ -125,6 +125,10 @@ impl Figure {
                 return Err(of.no_sweep(place, name));
             }
         }
+        let mut paper = self.paper.iter().flat_map(|curve| &curve.points);
+        if let Some((x, y)) = paper.find(|(x, y)| !(x.is_finite() && y.is_finite())) {
+            return wrong(format!("paper: [{x}, {y}] is no point"));
+        }
         let is_drawn = |sweep: &&Sweep| {
             let is_one = self.at.get(sweep.name()).is_some_and(|value| !value.is_array());
             sweep.len() == 1 || is_one || names.iter().any(|name| **name == sweep.name())

@@ -1,5 +1,7 @@
 //! Sweeps: what varies between the points of an experiment.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -176,8 +178,9 @@ impl Sweep {
         if let Some(at) = texts.iter().position(String::is_empty) {
             return wrong(&format!("variant {} needs a label", at + 1));
         }
-        match texts.iter().enumerate().find(|(at, text)| texts[..*at].contains(text)) {
-            Some((_, twice)) => wrong(&format!("the value {twice} is there twice")),
+        let mut seen = HashSet::new();
+        match texts.iter().find(|text| !seen.insert(*text)) {
+            Some(twice) => wrong(&format!("the value {twice} is there twice")),
             None => Ok(()),
         }
     }

@@ -279,6 +279,17 @@ fn inconsistent_files_are_refused() {
         ("name = 'x'\n[[sweep]]\nset = [{label='a'}]", "sweep 1: variants need a label for"),
         ("name = 'x'\n[[sweep]]\nlabel = 'a'\nset = [{b = 1}]", "sweep 1: variant 1 needs a label"),
         (&format!("{head}{sweep}{sweep}"), "sweep 2: a second sweep named b"),
+        (
+            &format!("{head}{sweep}[[sweep]]\nkey = 'c'\nvalues = {:?}", Vec::from_iter(0..2501)),
+            "sweep c: 2 x 2501 points: an experiment has 5000 at most",
+        ),
+        (
+            &format!(
+                "{head}{sweep}[[figure]]\nname = 'f'\ny = 'p99'\nx = 'b'\n\
+                 [[figure.paper]]\nlabel = ''\nsource = ''\npoints = [[1, nan]]"
+            ),
+            "figure 1: paper: [1, NaN] is no point",
+        ),
         (&format!("{head}{sweep}[[figure]]\nname = 'f'\ny = 'p99'"), "figure 1: lines need an x"),
         (
             &format!("{head}{sweep}[[figure]]\nname = 'f'\ny = 'p99'\nkind = 'cdf'"),
@@ -420,7 +431,8 @@ fn expressions_follow_arithmetic() {
         ("f > 1", "f: 3 points: select one"),
         ("g{n=1} > 1", "g{n=1}: not run, or no such figure, at n=1"),
         ("max(f{n=9}) > 1 or 1 > 0", "f{n=9}: no point"),
-        ("f{n=1} / 0 > f{n=7}", "f{n=7}: no point"),
+        ("f{n=1} / 0 > f{n=7}", "10 / 0 is no number"),
+        ("1 / 0 > 1", "1 / 0 is no number"),
     ] {
         let found = evaluated(text);
         assert_eq!((found.holds, &*found.missing[0]), (None, missing), "{text}");

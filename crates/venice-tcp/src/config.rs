@@ -166,9 +166,12 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid TCP configuration: {key} is {value}; it must be {bound}")]
 pub struct ConfigError {
-    key: &'static str,
-    value: u64,
-    bound: &'static str,
+    /// The setting, with the table that it is in: `rto.minimum-ns`.
+    pub key: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// The values that are possible.
+    pub bound: &'static str,
 }
 
 impl Config {

@@ -63,6 +63,12 @@ impl Config {
     /// The first value that is out of its bounds.
     pub fn check(&self) -> Result<(), BadValue> {
         self.server.check().map_err(|bad| bad.within("server"))?;
+        let tcp = self.tcp.values.check().map_err(|bad| BadValue {
+            key: bad.key.to_owned(),
+            value: bad.value.to_string(),
+            bound: bad.bound.to_owned(),
+        });
+        tcp.map_err(|bad| bad.within("tcp"))?;
         self.application.build().check().map_err(|bad| bad.within("application"))
     }
 }

@@ -217,6 +217,8 @@ fn impossible_values_name_their_key() {
         ("server.kernel.sloth = 1", "sloth"),
         ("topology = { kind = 'single', hosts = 3 }", "topology: 3 hosts: must be 9 hosts or more"),
         ("topology.arrays = 0", "topology.arrays"),
+        ("tcp.mss = 1", "tcp.mss: 1: must be at least 88 bytes"),
+        ("tcp.rto.maximum-ns = 1", "tcp.rto.maximum-ns: 1: must be from rto.minimum-ns"),
         ("application = { kind = 'incast', servers = 70000 }", "application.servers"),
         (
             "application = { kind = 'memcached', servers-per-rack = 31 }",
