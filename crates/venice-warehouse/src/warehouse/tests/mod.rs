@@ -1,8 +1,11 @@
 mod checkpoints;
+mod ranks;
 
+use venice_experiment::outcome::CauseRow;
 use venice_simkernel::units::{BitRate, Picos};
 
 use super::*;
+use crate::records::Drop;
 
 const SECOND: u64 = Picos::SECOND;
 
