@@ -169,7 +169,7 @@ fn group_of(pid: u32) -> Option<u32> {
 }
 
 /// Lets the kernel send SIGTERM to the child when this process is killed and no guard runs.
-fn end_with_parent(command: &mut Command) {
+pub fn end_with_parent(command: &mut Command) {
     let ask = || Ok(set_parent_process_death_signal(Some(Signal::TERM))?);
     // SAFETY: between fork and exec the closure makes one system call and nothing else: it neither
     // allocates nor locks.
