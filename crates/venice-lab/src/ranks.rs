@@ -22,8 +22,6 @@ pub fn use_huge_pages() {
 pub fn main(ranks: Rc<dyn Ranks>) -> i32 {
     let run = || -> anyhow::Result<i32> {
         interrupt::catch_signals()?;
-        // By mpirun's own hand a SIGTERM is soon followed by a SIGKILL; this one it passes on.
-        interrupt::catch_user_signal()?;
         if ranks.number() > 0 {
             follow(&ranks, WORLDS, &|| interrupt::check().is_err());
             return Ok(0);

@@ -6,23 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// Catches SIGINT, SIGTERM and SIGHUP, which no longer end the process; [`check`] reports them.
 pub fn catch_signals() -> Result<()> {
-    catch(&[SIGINT, SIGTERM, SIGHUP])
-}
-
-/// Catches SIGUSR1 too, as an interrupt like the others.
-pub fn catch_user_signal() -> Result<()> {
-    catch(&[SIGUSR1])
-}
-
-fn catch(signals: &[i32]) -> Result<()> {
     let flag = INTERRUPTED.get_or_init(|| Arc::new(AtomicBool::new(false)));
-    for &signal in signals {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(flag))
             .context("cannot catch Ctrl-C: clean-up would be impossible")?;
     }

@@ -22,7 +22,6 @@ heatmap = "1us"
 topology = { kind = "leaf-spine", hosts-per-leaf = 3, leaves = 3, spines = 2 }
 application = { kind = "incast", servers = 8, iterations = 3 }
 [[sweep]]
-name = "seed"
 key = "seed"
 values = [1, 2]
 [[finding]]
@@ -65,20 +64,24 @@ impl Runs {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Starts a run of one long point, and returns once it has a checkpoint.
+    /// Starts a run of one long point, and returns once it has written a checkpoint.
     fn begin(&self, out: &str, words: &str) -> Child {
-        let mut child =
-            self.command(out, &format!("{LONG} --checkpoint 1ms {words}")).spawn().unwrap();
-        while !self.path(out).join("checkpoint-1.bin").exists() {
-            assert_eq!(child.try_wait().unwrap(), None, "it came to its end without a checkpoint");
+        let file = self.path(out).join("checkpoint-1.bin");
+        let written = || fs::metadata(&file).and_then(|file| file.modified()).ok();
+        let before = written();
+        let mut command = self.command(out, &format!("{LONG} --checkpoint 1ms {words}"));
+        let mut child = command.spawn().unwrap();
+        while written().is_none() || written() == before {
+            let ended = child.try_wait().unwrap();
+            assert_eq!(ended, None, "it came to its end without a checkpoint");
             std::thread::sleep(Duration::from_millis(1));
         }
         child
     }
 }
 
-/// A point of a second or more.
-const LONG: &str = "--points seed=1 --set application.iterations=400";
+/// A point that takes a while.
+const LONG: &str = "--points seed=1 --set application.iterations=40";
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -167,7 +170,7 @@ fn killed_rank_ends_all() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("signal 9 ended a rank"), "{}", said(&output));
-    assert_eq!(ranks_of(runs.0.path()), []);
+    assert!(ranks_of(runs.0.path()).is_empty());
     let whole = runs.run("whole", &format!("{LONG} --threads 1"));
     let ended = runs.run("out", &format!("{LONG} --threads 2 --resume"));
     assert_eq!(outcomes(&ended), outcomes(&whole));

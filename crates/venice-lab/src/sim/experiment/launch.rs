@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use venice_cli::failure::EXIT_FAILURE;
 use venice_cli::terminal;
-use venice_measure::child::{end_with_parent, find_program};
+use venice_measure::child::{children_of, end_with_parent, find_program};
 use venice_measure::interrupt;
 
 use crate::ranks::PROGRAM;
@@ -26,7 +26,7 @@ const SIGNALS: i32 = 128;
 pub(super) fn launch(count: usize) -> Result<i32> {
     let mut command = Command::new(mpirun()?);
     command.args(["-n", &count.to_string()]).arg(program()?).args(std::env::args_os().skip(1));
-    // A Ctrl-C reaches this process alone: mpirun would kill the ranks a second later.
+    // A Ctrl-C at the terminal reaches this process alone.
     command.stdin(Stdio::null()).process_group(0).envs(settings(count));
     end_with_parent(&mut command);
     let child = command.spawn().context("cannot start mpirun")?;
@@ -57,8 +57,10 @@ fn program() -> Result<PathBuf> {
 fn settings(count: usize) -> Vec<(&'static str, &'static str)> {
     let mut settings = vec![
         ("OMPI_MCA_orte_execute_quiet", "1"),
-        // On a machine with other work, a rank should go where there is time.
+        // On a machine with other work, a rank should go where there is time, and one that waits should
+        // let others run: there a run takes a third of the time.
         ("OMPI_MCA_hwloc_base_binding_policy", "none"),
+        ("OMPI_MCA_mpi_yield_when_idle", "1"),
         ("OMPI_MCA_hwloc_base_use_hwthreads_as_cpus", "1"),
     ];
     if geteuid().is_root() {
@@ -72,7 +74,7 @@ fn settings(count: usize) -> Vec<(&'static str, &'static str)> {
     settings
 }
 
-/// Waits for mpirun, and passes an interrupt on to all ranks by the signal that it forwards.
+/// Waits for mpirun, and passes an interrupt on to its ranks: mpirun itself would kill them a second later.
 fn wait(mut child: Child) -> Result<ExitStatus> {
     let mut is_told = false;
     loop {
@@ -81,8 +83,11 @@ fn wait(mut child: Child) -> Result<ExitStatus> {
         }
         if !is_told && interrupt::check().is_err() {
             is_told = true;
-            // An error means that it has just ended.
-            let _ = kill_process(Pid::from_child(&child), Signal::USR1);
+            for rank in children_of(child.id()) {
+                let pid = i32::try_from(rank).ok().and_then(Pid::from_raw);
+                // An error means that it has just ended.
+                let _ = pid.map(|pid| kill_process(pid, Signal::INT));
+            }
         }
         std::thread::sleep(LOOK);
     }
