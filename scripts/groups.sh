@@ -18,6 +18,15 @@ slow=(in_guest clock_jumps:: full_disk:: bench_monitor:: last_release:: packages
 # One profile, one build, with the same features for every crate: what is under test is built by it too.
 build() { run 40m cargo build --workspace --all-targets --locked; }
 
+# Experiments on ranks of MPI: the feature is not that of the other builds, which need no MPI.
+on_ranks() {
+    if ! command -v mpicc >/dev/null || ! command -v mpirun >/dev/null; then
+        echo "test: venice-mpi is left out: no MPI here"
+        return
+    fi
+    tests 10m --workspace --features venice-mpi/mpi --test alone_ranks
+}
+
 default() {
     local part skipped=()
     for part in "${slow[@]}"; do skipped+=(--skip "$part"); done
@@ -28,6 +37,7 @@ default() {
     done
     build
     tests 30m --workspace --lib --bins --tests -- "${skipped[@]}"
+    on_ranks
 }
 
 everything() {
@@ -35,6 +45,7 @@ everything() {
     with_last_release
     tests 60m --workspace --lib --bins --tests -- --skip programs::
     run 10m cargo test --workspace --locked --doc
+    on_ranks
     of_programs programs::
     group_users
     group_packaging
@@ -66,6 +77,7 @@ whole() { # whole CARGO-ARGUMENTS... [-- FILTER...]: tests of the tier `all` amo
 group_simulation() {
     whole -p venice-simkernel -p venice-experiment -p venice-tcp -p venice-warehouse -p venice-access -p venice-scale -p venice-worlds -p venice-fabric -p venice-rack -p venice-sim
     whole -p venice-memory --lib
+    on_ranks
 }
 group_channels() { whole -p venice-ports; }
 group_verbs() { whole -p venice-ports -- verbs in_guest && of_programs programs::over_verbs; }

@@ -82,6 +82,10 @@ look() {
         need_file /usr/lib/x86_64-linux-gnu/libOpenCL.so ocl-icd-opencl-dev
         need clinfo clinfo
         need_file /usr/lib/python3/dist-packages/pyopencl/__init__.py python3-pyopencl
+        # Open MPI, and what makes its bindings: experiments on ranks.
+        need mpicc libopenmpi-dev
+        need mpirun openmpi-bin
+        [[ -n $(compgen -G "/usr/lib/llvm-*/lib/libclang.so") ]] || missing+=(libclang-dev)
         need pkg-config pkg-config # as whoever builds against the C library does
         need tshark tshark
         need systemd-analyze systemd # knows what the units allow

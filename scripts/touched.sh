@@ -13,6 +13,7 @@ git rev-parse --verify --quiet "$base^{commit}" >/dev/null || { echo "touched: n
         crates/venice-rack/*) echo "simulation daemons kill-loops racks fuzz" ;;
         crates/venice-sim/* | crates/venice-simkernel/*) echo "simulation racks benchmarks" ;;
         crates/venice-experiment/* | crates/venice-tcp/* | crates/venice-warehouse/* | crates/venice-access/* | crates/venice-scale/* | crates/venice-worlds/*) echo "simulation benchmarks" ;;
+        crates/venice-mpi/*) echo "simulation" ;;
         crates/venice-model/* | crates/venice-lab/* | crates/venice-measure/*) echo "benchmarks" ;;
         crates/venice-ports/src/verbs/*) echo "verbs channels" ;;
         crates/venice-ports/*) echo "channels verbs racks programs benchmarks" ;;

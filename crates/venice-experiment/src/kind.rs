@@ -1,6 +1,9 @@
 //! Kinds of worlds as data.
 
+use std::rc::Rc;
+
 use toml::Table;
+use venice_simkernel::ranks::Ranks;
 
 use crate::{BadState, Experiment, ExperimentError, Point, Simulation, World, keys};
 
@@ -18,6 +21,9 @@ pub struct WorldKind {
     whole_config: fn(&Experiment) -> Result<Table, ExperimentError>,
     start: fn(&Table, usize) -> Started<ExperimentError>,
     restore: fn(&Table, usize, &[u8]) -> Started<BadState>,
+    check_ranks: fn(&Table, usize) -> Result<(), ExperimentError>,
+    deal: fn(&Table, usize, &[u8]) -> Result<Vec<Vec<u8>>, BadState>,
+    on_ranks: fn(&Table, &Rc<dyn Ranks>, Option<&[u8]>) -> Started<BadState>,
 }
 
 impl WorldKind {
@@ -30,6 +36,9 @@ impl WorldKind {
             whole_config: Experiment::whole_config::<W>,
             start: start::<W>,
             restore: restore::<W>,
+            check_ranks: check_ranks::<W>,
+            deal: deal::<W>,
+            on_ranks: on_ranks::<W>,
         }
     }
 
@@ -64,6 +73,31 @@ impl WorldKind {
     pub fn restore(&self, point: &Point, threads: usize, state: &[u8]) -> Started<BadState> {
         (self.restore)(&point.config, threads, state)
     }
+    /// Checks that a point can run on so many ranks, as [`World::check_ranks`].
+    ///
+    /// # Errors
+    /// With the key that cannot be run.
+    pub fn check_ranks(&self, point: &Point, count: usize) -> Result<(), ExperimentError> {
+        (self.check_ranks)(&point.config, count)
+    }
+
+    pub(crate) fn deal(
+        &self,
+        config: &Table,
+        count: usize,
+        state: &[u8],
+    ) -> Result<Vec<Vec<u8>>, BadState> {
+        (self.deal)(config, count, state)
+    }
+
+    pub(crate) fn on_ranks(
+        &self,
+        config: &Table,
+        ranks: &Rc<dyn Ranks>,
+        dealt: Option<&[u8]>,
+    ) -> Started<BadState> {
+        (self.on_ranks)(config, ranks, dealt)
+    }
 }
 
 fn start<W: World>(config: &Table, threads: usize) -> Started<ExperimentError> {
@@ -72,6 +106,27 @@ fn start<W: World>(config: &Table, threads: usize) -> Started<ExperimentError> {
 }
 
 fn restore<W: World>(config: &Table, threads: usize, state: &[u8]) -> Started<BadState> {
+    Ok(Box::new(W::restore(&read::<W>(config)?, threads, state)?))
+}
+
+fn check_ranks<W: World>(config: &Table, count: usize) -> Result<(), ExperimentError> {
+    let (config, _) = keys::read::<W::Config>(config)?;
+    Ok(W::check_ranks(&config, count)?)
+}
+
+fn deal<W: World>(config: &Table, count: usize, state: &[u8]) -> Result<Vec<Vec<u8>>, BadState> {
+    W::deal(&read::<W>(config)?, count, state)
+}
+
+fn on_ranks<W: World>(
+    config: &Table,
+    ranks: &Rc<dyn Ranks>,
+    dealt: Option<&[u8]>,
+) -> Started<BadState> {
+    W::on_ranks(&read::<W>(config)?, ranks, dealt)
+}
+
+fn read<W: World>(config: &Table) -> Result<W::Config, BadState> {
     let read = keys::read::<W::Config>(config).map_err(|error| BadState(error.to_string()));
-    Ok(Box::new(W::restore(&read?.0, threads, state)?))
+    Ok(read?.0)
 }

@@ -10,6 +10,7 @@
 //! - [`Expression`]: comparisons of findings.
 //! - [`checkpoint`]: the state of a point that runs, as a file.
 //! - [`run`]: simulations in steps.
+//! - [`ranks`]: simulations on several processes.
 //! - [`outcome`]: figures, histograms, series and counts of a point.
 //! - [`shipped`]: checks of the experiments that come with a world.
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ mod finding;
 pub mod keys;
 mod kind;
 pub mod outcome;
+pub mod ranks;
 mod results;
 pub mod run;
 pub mod shipped;

@@ -46,6 +46,9 @@ pub struct Host {
     pub machine: String,
     /// Threads of one point.
     pub threads: usize,
+    /// Ranks of one point, with a thread each; `None`: it was one process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<usize>,
 }
 
 /// The result of a point.

@@ -1,7 +1,10 @@
 //! Worlds in virtual time, as experiments drive them.
 
+use std::rc::Rc;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use venice_simkernel::ranks::Ranks;
 
 use crate::outcome::Outcome;
 
@@ -110,4 +113,41 @@ pub trait World: Simulation + Sized + 'static {
     fn restore(_config: &Self::Config, _threads: usize, _state: &[u8]) -> Result<Self, BadState> {
         Err(BadState(format!("the world {} cannot be restored", Self::NAME)))
     }
+    /// Checks that a world of the configuration can be divided among so many ranks.
+    ///
+    /// # Errors
+    /// With the key that cannot be run.
+    fn check_ranks(_config: &Self::Config, _count: usize) -> Result<(), BadConfig> {
+        Err(one_part(Self::NAME))
+    }
+
+    /// Divides a state that [`Simulation::save`] returned, on threads or ranks, among `count` ranks.
+    ///
+    /// # Errors
+    /// If it is no state of such a world.
+    fn deal(
+        _config: &Self::Config,
+        _count: usize,
+        _state: &[u8],
+    ) -> Result<Vec<Vec<u8>>, BadState> {
+        Err(BadState(one_part(Self::NAME).to_string()))
+    }
+
+    /// Makes the part of a world that one rank runs: from the start, or from its share of a state that
+    /// was dealt. All ranks make one, and call the same of its methods in the same order; results,
+    /// state and progress are those of the whole world at rank 0. The configuration was checked.
+    ///
+    /// # Errors
+    /// If it is no share of such a world.
+    fn on_ranks(
+        _config: &Self::Config,
+        _ranks: &Rc<dyn Ranks>,
+        _dealt: Option<&[u8]>,
+    ) -> Result<Box<dyn Simulation>, BadState> {
+        Err(BadState(one_part(Self::NAME).to_string()))
+    }
+}
+
+fn one_part(name: &str) -> BadConfig {
+    BadConfig::new("world", format!("{name} is one part: run it without --ranks"))
 }

@@ -3,10 +3,14 @@
 mod examples;
 mod pages;
 
+use std::rc::Rc;
+
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use venice_cli::{failure, help, log, manual, numbers};
+use venice_experiment::ranks::Leader;
 use venice_model::{CostModel, LatencyModel, NetworkModel};
 
+use crate::ranks::PROGRAM;
 use crate::sim::experiment;
 use crate::{
     accelerators, channels, fault, forecast, incast, memory, model, monitor, opencl, placement,
@@ -185,6 +189,21 @@ enum Paper {
 
 /// Runs the command line; returns the exit code.
 pub fn main() -> i32 {
+    run(execute)
+}
+
+/// Runs the command line at rank 0 of several; returns the exit code.
+pub fn main_on(leader: &Rc<Leader>) -> i32 {
+    run(|command| match command {
+        Command::Sim { what: Sim::Run(args) } => experiment::run(&args, Some(leader)),
+        _ => {
+            let why = format!("{PROGRAM} has one command, sim run: start others by venice");
+            Err(failure::usage(why))
+        }
+    })
+}
+
+fn run(execute: impl FnOnce(Command) -> anyhow::Result<i32>) -> i32 {
     let parsed = help::with_flowing_text(numbers::with_signs(Cli::command())).try_get_matches();
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
@@ -210,7 +229,7 @@ fn simulate(what: Sim) -> anyhow::Result<i32> {
         Sim::Control(args) => sim::control(&args),
         Sim::List(args) => experiment::list(&args),
         Sim::Show(args) => experiment::show(&args),
-        Sim::Run(args) => experiment::run(&args),
+        Sim::Run(args) => experiment::run(&args, None),
         Sim::Compare(args) => experiment::compare(&args),
         Sim::Report(args) => experiment::report(&args),
         Sim::Calibrate(args) => sim::calibrate::calibrate(&args),

@@ -16,7 +16,7 @@
 //! - [`simulator`]: the speed of the simulator beside ns-3.
 //!
 //! [`sim`] runs racks in virtual time; [`model`] computes the composable-rack paper's models;
-//! `plot` draws. Benchmarks use Venice as a user does, by starting `venice up`, `venice run` and
+//! `plot` draws; [`ranks`] is experiments on several processes. Benchmarks use Venice as a user does, by starting `venice up`, `venice run` and
 //! `venice down` (`venice_measure::rack`).
 
 pub mod accelerators;
@@ -35,6 +35,7 @@ pub mod opencl;
 mod page;
 pub mod placement;
 mod plot;
+pub mod ranks;
 mod report_table;
 pub mod shares;
 pub mod sim;

@@ -119,12 +119,7 @@ impl ChildGuard {
     /// Returns the processes of the child's group.
     pub fn pids_of_group(&self) -> Vec<u32> {
         let group = self.child.id();
-        let Ok(entries) = std::fs::read_dir("/proc") else { return vec![group] };
-        entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-            .filter(|pid| group_of(*pid) == Some(group))
-            .collect()
+        pids_where(|stat| stat.group == group)
     }
 
     /// Sends SIGTERM to the child, and kills its whole group if it does not end in time.
@@ -163,13 +158,20 @@ impl Drop for ChildGuard {
     }
 }
 
-/// Returns the process group of a process; the kernel's own threads are in group 0.
-fn group_of(pid: u32) -> Option<u32> {
-    ProcessStat::of(pid).map(|stat| stat.group)
+/// Returns the processes that `is_wanted` takes, by what `/proc` says of them.
+fn pids_where(is_wanted: impl Fn(&ProcessStat) -> bool) -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| ProcessStat::of(*pid).is_some_and(|stat| is_wanted(&stat))).collect()
+}
+
+/// Returns the children of a process.
+pub fn children_of(parent: u32) -> Vec<u32> {
+    pids_where(|stat| stat.parent == parent)
 }
 
 /// Lets the kernel send SIGTERM to the child when this process is killed and no guard runs.
-fn end_with_parent(command: &mut Command) {
+pub fn end_with_parent(command: &mut Command) {
     let ask = || Ok(set_parent_process_death_signal(Some(Signal::TERM))?);
     // SAFETY: between fork and exec the closure makes one system call and nothing else: it neither
     // allocates nor locks.
@@ -257,8 +259,8 @@ mod tests {
         })
         .unwrap();
         assert!(child.pids_of_group().contains(&child.pid()));
-        // The kernel's first thread is in another group.
-        assert_ne!(group_of(2), Some(child.pid()));
+        assert_eq!(children_of(child.pid()).len(), 1);
+        assert!(children_of(std::process::id()).contains(&child.pid()));
     }
 
     #[test]

@@ -5,6 +5,8 @@
 pub struct ProcessStat {
     /// Its state, a letter: `Z` for a zombie.
     pub state: char,
+    /// The process that waits for its end.
+    pub parent: u32,
     /// Its process group; 0: the kernel's own threads.
     pub group: u32,
     /// User and system time of its own.
@@ -33,6 +35,7 @@ impl ProcessStat {
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
         Some(Self {
             state: fields.first()?.chars().next()?,
+            parent: number(1).and_then(|parent| u32::try_from(parent).ok())?,
             // Of a process that is gone but for its entry it is -1.
             group: number(2).and_then(|group| u32::try_from(group).ok()).unwrap_or(0),
             cpu_ticks: number(11)? + number(12)?,
@@ -55,6 +58,7 @@ mod tests {
         let found = ProcessStat::parse(&format!("7 (a) 1 2 b) {rest}")).unwrap();
         let wanted = ProcessStat {
             state: 'S',
+            parent: 1,
             group: 7,
             cpu_ticks: 290,
             children_ticks: 17,

@@ -88,7 +88,7 @@ impl Experiment {
         let filter = known(py, Filter::parse(filter, &self.0.sweeps))?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let results = Results {
-            host: Host { machine, threads },
+            host: Host { machine, threads, ranks: None },
             command: "venice.sim".to_owned(),
             started_unix_s: since.map_or(0, |since| since.as_secs()),
             ..Results::not_run(&self.0, config, &points)

@@ -4,7 +4,9 @@
 //! than the look-ahead, so a part may run ahead of the others' clocks for that long. If all wait for
 //! each other, their clocks go on to the earliest event of all. Events of one instant are in the order
 //! of their source and of its count, which depend on no partition: every number of parts gives the same
-//! run.
+//! run. Parts may also be processes ([`Engine::run_on`]).
+
+mod ranks;
 
 use serde::{Deserialize, Serialize};
 
@@ -94,12 +96,7 @@ impl<E> Outbox<'_, E> {
     }
 }
 
-/// A world in its parts, with their future events.
-#[derive(Serialize, Deserialize)]
-#[serde(bound(
-    serialize = "P: Serialize, P::Event: Clone + Serialize",
-    deserialize = "P: Deserialize<'de>, P::Event: Deserialize<'de>"
-))]
+/// A world in its parts, with their future events; of a world on several ranks, the part of this one.
 pub struct Engine<P: Part> {
     running: Vec<Running<P>>,
     part_of: Vec<u16>,
@@ -153,7 +150,18 @@ impl<P: Part> Engine<P> {
         first: impl IntoIterator<Item = (Node, u64, P::Event)>,
     ) -> Self {
         assert!(parts.len() == 1 || look_ahead > 0, "parts need a look-ahead");
-        let running = (0..).zip(parts).map(|(number, part)| Running {
+        Self::from_part(0, parts, part_of, look_ahead, first)
+    }
+
+    /// Makes some parts of a world, from the one of a number on.
+    fn from_part(
+        number: u16,
+        parts: Vec<P>,
+        part_of: Vec<u16>,
+        look_ahead: u64,
+        first: impl IntoIterator<Item = (Node, u64, P::Event)>,
+    ) -> Self {
+        let running = (number..).zip(parts).map(|(number, part)| Running {
             number,
             part,
             queue: Queue::default(),
@@ -167,7 +175,8 @@ impl<P: Part> Engine<P> {
         });
         let mut running: Vec<Running<P>> = running.collect();
         for (node, at, event) in first {
-            let owner = &mut running[usize::from(part_of[node as usize])];
+            let place = part_of[node as usize].checked_sub(number).map(usize::from);
+            let Some(owner) = place.and_then(|place| running.get_mut(place)) else { continue };
             let made = &mut owner.counts[node as usize];
             owner.queue.push(at, u64::from(node) << 32 | u64::from(*made), (node, event));
             *made += 1;
@@ -238,7 +247,7 @@ impl<P: Part> Engine<P> {
         self.running.iter().map(|one| one.last).max().unwrap_or(0)
     }
 
-    /// Returns the number of events handled.
+    /// Returns the number of events that these parts have handled.
     pub fn events(&self) -> u64 {
         self.running.iter().map(|one| one.events).sum()
     }
@@ -412,6 +421,7 @@ mod tests {
 
     use super::*;
     use crate::random::Stream;
+    use crate::ranks::in_threads;
 
     /// Nodes that pass tokens on at random (PHOLD: Fujimoto 1990).
     #[derive(Serialize, Deserialize)]
@@ -473,27 +483,65 @@ mod tests {
         (0..nodes).map(|node| (node % u32::from(parts)) as u16).collect()
     }
 
+    fn first(nodes: u32) -> impl Iterator<Item = (Node, u64, u32)> {
+        (0..nodes).map(|node| (node, u64::from(node % 3), node))
+    }
+
+    fn restored(states: &[Vec<u8>], part_of: &[u16], now: u64) -> Engine<Tokens> {
+        let states: Vec<&[u8]> = states.iter().map(Vec::as_slice).collect();
+        Engine::restore_parts(&states, part_of.to_vec(), 100, now).unwrap()
+    }
+
+    fn divided(engine: Engine<Tokens>, parts: u16) -> Engine<Tokens> {
+        let nodes = engine.part_of().len() as u32;
+        let worlds = (0..parts).map(|_| Tokens::new(nodes, 0)).collect();
+        engine.divide(worlds, part_of(nodes, parts), 100, |node, from, to| {
+            let rng = &mut from.rngs[node as usize];
+            std::mem::swap(&mut to.rngs[node as usize], rng);
+            to.passed += std::mem::take(&mut from.passed);
+        })
+    }
+
+    /// Trace, events, and tokens passed.
+    fn summary(engine: &Engine<Tokens>) -> [u64; 3] {
+        [engine.trace(), engine.events(), engine.parts().map(|part| part.passed).sum()]
+    }
+
     /// Runs a world, saved and restored at each of the stops, in another number of parts if it says so.
-    fn ran(nodes: u32, parts: u16, seed: u64, stops: &[(u64, u16)]) -> (u64, u64, u64) {
-        let part_of_first = part_of(nodes, parts);
+    fn ran(nodes: u32, parts: u16, seed: u64, stops: &[(u64, u16)]) -> [u64; 3] {
         let worlds = (0..parts).map(|_| Tokens::new(nodes, seed)).collect();
-        let first = (0..nodes).map(|node| (node, u64::from(node % 3), node));
-        let mut engine = Engine::new(worlds, part_of_first, 100, first);
+        let mut engine = Engine::new(worlds, part_of(nodes, parts), 100, first(nodes));
         for (end, parts) in stops {
             engine.run_until(*end);
-            let text = serde_json::to_string(&engine).unwrap();
-            engine = serde_json::from_str(&text).unwrap();
-            let worlds = (0..*parts).map(|_| Tokens::new(nodes, seed)).collect();
-            engine = engine.divide(worlds, part_of(nodes, *parts), 100, |node, from, to| {
-                let rng = &mut from.rngs[node as usize];
-                std::mem::swap(&mut to.rngs[node as usize], rng);
-                to.passed += std::mem::take(&mut from.passed);
-            });
+            engine = divided(restored(&engine.save_parts(), engine.part_of(), *end), *parts);
         }
         engine.run_until(20_000);
         assert!(!engine.is_over());
-        let passed = engine.parts().map(|part| part.passed).sum();
-        (engine.trace(), engine.events(), passed)
+        summary(&engine)
+    }
+
+    /// Runs a world on ranks; after each of the stops for a while on as many threads at rank 0.
+    fn ran_on(nodes: u32, count: u16, seed: u64, stops: &[(u64, u16)]) -> [u64; 3] {
+        let ran = in_threads(count.into(), |ranks| {
+            let (number, parts) = (ranks.number() as u16, part_of(nodes, count));
+            let world = Tokens::new(nodes, seed);
+            let mut engine = Engine::of_rank(number, world, parts.clone(), 100, first(nodes));
+            for (end, threads) in stops {
+                engine.run_on(*end, &*ranks);
+                let states = ranks.gather(engine.save_parts().remove(0));
+                let mut dealt = vec![Vec::new(); count.into()];
+                if number == 0 {
+                    let mut whole = divided(restored(&states, &parts, *end), *threads);
+                    whole.run_until(end + 500);
+                    dealt = divided(whole, count).save_parts();
+                }
+                let own = ranks.exchange(dealt).swap_remove(0);
+                engine = restored(&[own], &parts, end + 500);
+            }
+            engine.run_on(20_000, &*ranks);
+            summary(&engine)
+        });
+        ran.into_iter().fold([0; 3], |sum, one| [0, 1, 2].map(|at| sum[at].wrapping_add(one[at])))
     }
 
     proptest! {
@@ -505,8 +553,16 @@ mod tests {
             prop_assert_eq!(ran(nodes, parts, seed, &[]), alone);
             let stops = [(333, parts), (10_000, 1), (12_000, parts + 1)];
             prop_assert_eq!(ran(nodes, parts, seed, &stops), alone, "restored and divided");
-            prop_assert_eq!(alone.1, alone.2, "each event is handled once");
-            prop_assert_ne!(ran(nodes, 1, seed ^ 1, &[]).0, alone.0);
+            prop_assert_eq!(alone[1], alone[2], "each event is handled once");
+            prop_assert_ne!(ran(nodes, 1, seed ^ 1, &[])[0], alone[0]);
+        }
+
+        #[test]
+        fn ranks_give_same_run(nodes in 7..40u32, count in 1..6u16, seed in any::<u64>(), stop in 1..15_000u64) {
+            let alone = ran(nodes, 1, seed, &[]);
+            prop_assert_eq!(ran_on(nodes, count, seed, &[]), alone);
+            let stops = [(stop, 3), (stop + 501, 1), (stop + 4_000, 2)];
+            prop_assert_eq!(ran_on(nodes, count, seed, &stops), alone, "saved and dealt anew");
         }
     }
 

@@ -7,6 +7,7 @@
 //! - [`queue`]: future events by time and rank, at a cost that does not grow with their number.
 //! - [`events`]: the same, with the order of insertion as the rank.
 //! - [`engine`]: worlds of many nodes in parts that run on threads, the same run for any number.
+//! - [`ranks`]: the connection of processes that run such a world together.
 //! - [`random`]: a stream of random numbers for each user of one seed.
 //! - [`trace`]: a hash over all events of a run.
 //! - [`prefetch`]: memory that the next events need, fetched before they come.
@@ -24,5 +25,6 @@ pub mod pcapng;
 pub mod prefetch;
 pub mod queue;
 pub mod random;
+pub mod ranks;
 pub mod trace;
 pub mod units;

@@ -265,6 +265,22 @@ impl WarehousePart {
         self.records = records;
     }
 
+    /// Returns its state without its hosts, for results alone: much smaller, and read like the whole.
+    pub(crate) fn without_hosts(&self) -> Vec<u8> {
+        #[derive(Serialize)]
+        struct WithoutHosts<'a> {
+            hosts: [(); 0],
+            switches: &'a [Switch],
+            depths: &'a [Depths],
+            packets: &'a Packets,
+            journeys: &'a Journeys,
+            records: &'a Records,
+        }
+        let Self { shared: _, hosts: _, switches, depths, packets, journeys, records } = self;
+        let part = WithoutHosts { hosts: [], switches, depths, packets, journeys, records };
+        rmp_serde::to_vec_named(&part).expect("a part is data")
+    }
+
     /// Captures the packets of a link that this part sends.
     pub fn capture(&mut self, capture: Capture) {
         self.records.capture(capture);

@@ -1,25 +1,32 @@
 //! A warehouse that experiments run.
 
+mod on_ranks;
 mod queues;
+mod state;
 #[cfg(test)]
 mod tests;
+mod view;
 
+use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use venice_experiment::outcome::{CauseRow, Outcome};
+use venice_experiment::outcome::Outcome;
 use venice_experiment::{BadConfig, BadState, Simulation, World};
-use venice_simkernel::engine::Engine;
-use venice_simkernel::pcapng;
+use venice_simkernel::engine::{Engine, Node};
 use venice_simkernel::random::Stream;
+use venice_simkernel::ranks::Ranks;
 
+use self::on_ranks::OnRanks;
+use self::state::State;
+use self::view::View;
 use crate::application::sum;
-use crate::capture::{BadLink, Capture, Captured, LinkEnd};
+use crate::capture::{BadLink, Capture, LinkEnd};
 use crate::config::Config;
 use crate::depths::Depths;
 use crate::host::config::BadValue;
-use crate::journey::Stage;
 use crate::part::{Event, Shared, WarehousePart, places};
-use crate::records::{Drop, Records};
+use crate::records::Records;
 use crate::switch::Switch;
 use crate::topology::{Partition, Topology};
 
@@ -60,24 +67,9 @@ impl Warehouse {
     fn build(config: &Config, threads: usize) -> Result<Self, BadConfig> {
         let (topology, partition) = Self::plan(config, threads)?;
         let shared = Arc::new(Shared::new(config, topology, &partition));
-        let Partition { parts: count, part_of, look_ahead } = partition;
-        let mut parts: Vec<_> = (0..count).map(|_| WarehousePart::new(shared.clone())).collect();
-        let root = Stream::new(config.seed);
-        let (topology, application) = (&shared.topology, config.application.build());
-        let hosts = topology.hosts();
-        for host in 0..hosts {
-            let random = root.split("host", &[host.into()]);
-            let setup = application.build(host, topology, config.server.cores, random);
-            parts[usize::from(part_of[host as usize])].add_host(setup.build());
-        }
-        for number in 0..topology.switches().len() as u32 {
-            let part = part_of[(hosts + number) as usize];
-            let switch = Switch::new(topology.switch_config(number), &topology.rates(number));
-            let depths = (config.heatmap.0 > 0).then(|| Depths::new(config.heatmap.0));
-            parts[usize::from(part)].add_switch(switch, depths);
-        }
-        let first = (0..hosts).map(|host| (host, 0, Event::Start));
-        let engine = Engine::new(parts, part_of, look_ahead, first);
+        let parts = parts(config, &shared, &partition, 0..partition.parts);
+        let first = starts(&shared);
+        let engine = Engine::new(parts, partition.part_of, partition.look_ahead, first);
         Ok(Self { config: config.clone(), shared, link: String::new(), engine })
     }
 
@@ -100,11 +92,74 @@ impl Warehouse {
         engine
     }
 
+    /// Makes the engine of a state, of the parts of numbers from `first` on.
+    fn engine_of(
+        config: &Config,
+        topology: &Topology,
+        saved: &Partition,
+        first: u16,
+        state: &State<&[u8]>,
+    ) -> Result<Engine<WarehousePart>, BadState> {
+        let (part_of, look_ahead) = (saved.part_of.clone(), saved.look_ahead);
+        let engine = Engine::restore_parts(&state.parts, part_of, look_ahead, state.now);
+        let engine = engine.map_err(|error| BadState(error.to_string()))?;
+        let (_, nodes) = places(topology, saved);
+        let nodes = nodes.get(usize::from(first)..).unwrap_or_default();
+        let nodes = nodes.iter().take(state.parts.len());
+        let is_whole = engine.parts().map(WarehousePart::nodes).eq(nodes.copied())
+            && engine.parts().all(|part| part.measures(config.heatmap.0 > 0));
+        match is_whole {
+            true => Ok(engine),
+            false => {
+                let why = "hosts and switches are not those of the configuration";
+                Err(BadState(why.to_owned()))
+            }
+        }
+    }
+
+    /// Returns the end of a run until a time.
+    fn end_of(&self, until_ps: u64) -> u64 {
+        match self.config.end.0 {
+            0 => until_ps,
+            end => until_ps.min(end),
+        }
+    }
+
+    /// True if the run is over, once no event is left or its end has come.
+    fn is_over_if(&self, no_event_is_left: bool) -> bool {
+        let end = self.config.end.0;
+        no_event_is_left || end > 0 && self.engine.now() >= end
+    }
+
+    /// Returns the requests or the like that its parts have done.
+    fn done(&self) -> u64 {
+        self.engine.parts().map(|part| part.records().sum(sum::DONE)).sum()
+    }
+
+    /// Returns how many there will be in the whole warehouse.
+    fn total(&self) -> u64 {
+        self.config.application.build().total(&self.shared.topology)
+    }
+
+    fn state_of<P>(&self, parts: Vec<P>) -> State<P> {
+        State { link: self.link.clone(), now: self.engine.now(), parts }
+    }
+
+    fn view(&self) -> View<'_> {
+        View {
+            config: &self.config,
+            shared: &self.shared,
+            part_of: self.engine.part_of(),
+            parts: self.engine.parts().collect(),
+            events: self.engine.events(),
+            end: self.engine.last_event(),
+            trace: self.engine.trace(),
+        }
+    }
+
     /// Returns the sum of what all parts have measured.
     pub fn records(&self) -> Records {
-        let mut records = Records::default();
-        self.engine.parts().for_each(|part| records.merge(part.records()));
-        records
+        self.view().records()
     }
 
     /// Returns the number of requests that are followed.
@@ -114,8 +169,45 @@ impl Warehouse {
 
     /// Returns the number of packets on their way.
     pub fn in_flight(&self) -> u64 {
-        self.engine.parts().map(|part| part.in_flight() as u64).sum()
+        self.view().in_flight()
     }
+}
+
+/// Makes parts of a warehouse with their hosts and switches.
+fn parts(
+    config: &Config,
+    shared: &Arc<Shared>,
+    partition: &Partition,
+    numbers: Range<u16>,
+) -> Vec<WarehousePart> {
+    let mut parts: Vec<_> = numbers.clone().map(|_| WarehousePart::new(shared.clone())).collect();
+    let place_of = |node: u32| {
+        let number = partition.part_of[node as usize];
+        numbers.contains(&number).then(|| usize::from(number - numbers.start))
+    };
+    let root = Stream::new(config.seed);
+    let (topology, application) = (&shared.topology, config.application.build());
+    let hosts = topology.hosts();
+    for host in 0..hosts {
+        if let Some(place) = place_of(host) {
+            let random = root.split("host", &[host.into()]);
+            let setup = application.build(host, topology, config.server.cores, random);
+            parts[place].add_host(setup.build());
+        }
+    }
+    for number in 0..topology.switches().len() as u32 {
+        if let Some(place) = place_of(hosts + number) {
+            let switch = Switch::new(topology.switch_config(number), &topology.rates(number));
+            let depths = (config.heatmap.0 > 0).then(|| Depths::new(config.heatmap.0));
+            parts[place].add_switch(switch, depths);
+        }
+    }
+    parts
+}
+
+/// Returns the first event of each host.
+fn starts(shared: &Shared) -> impl Iterator<Item = (Node, u64, Event)> + use<> {
+    (0..shared.topology.hosts()).map(|host| (host, 0, Event::Start))
 }
 
 impl World for Warehouse {
@@ -134,25 +226,34 @@ impl World for Warehouse {
     }
 
     fn restore(config: &Config, threads: usize, state: &[u8]) -> Result<Self, BadState> {
-        let bad = |error: &dyn std::fmt::Display| BadState(error.to_string());
-        let (link, mut engine): (String, Engine<WarehousePart>) =
-            rmp_serde::from_slice(state).map_err(|error| bad(&error))?;
-        let (topology, wanted) = Self::plan(config, threads).map_err(|error| bad(&error))?;
-        let saved = topology.partition(engine.parts().count().min(usize::from(u16::MAX)) as u16);
-        let (_, nodes) = places(&topology, &saved);
-        let is_whole = engine.part_of() == saved.part_of
-            && engine.parts().map(WarehousePart::nodes).eq(nodes)
-            && engine.parts().all(|part| part.measures(config.heatmap.0 > 0));
-        if !is_whole {
-            return Err(BadState("hosts and switches are not those of the configuration".into()));
-        }
+        let state = State::read(state)?;
+        let planned = Self::plan(config, threads);
+        let (topology, wanted) = planned.map_err(|error| BadState(error.to_string()))?;
+        let saved = topology.partition(state.parts.len().min(usize::from(u16::MAX)) as u16);
+        let mut engine = Self::engine_of(config, &topology, &saved, 0, &state)?;
         let shared = Arc::new(Shared::new(config, topology, &wanted));
         if saved == wanted {
             engine.parts_mut().for_each(|part| part.attach(shared.clone()));
         } else {
             engine = Self::divide(engine, &shared, &saved, wanted);
         }
-        Ok(Self { config: config.clone(), shared, link, engine })
+        Ok(Self { config: config.clone(), shared, link: state.link, engine })
+    }
+
+    fn check_ranks(config: &Config, count: usize) -> Result<(), BadConfig> {
+        OnRanks::check(config, count)
+    }
+
+    fn deal(config: &Config, count: usize, state: &[u8]) -> Result<Vec<Vec<u8>>, BadState> {
+        OnRanks::deal(config, count, state)
+    }
+
+    fn on_ranks(
+        config: &Config,
+        ranks: &Rc<dyn Ranks>,
+        dealt: Option<&[u8]>,
+    ) -> Result<Box<dyn Simulation>, BadState> {
+        Ok(Box::new(OnRanks::new(config, ranks.clone(), dealt)?))
     }
 }
 
@@ -170,19 +271,11 @@ impl Simulation for Warehouse {
     }
 
     fn captured(&self) -> (Vec<u8>, usize) {
-        let parts = self.engine.parts().map(|part| part.records().captured());
-        let mut packets: Vec<&Captured> = parts.flatten().collect();
-        packets.sort_by_key(|packet| packet.order());
-        let blocks: Vec<u8> = packets.iter().flat_map(|packet| packet.block()).collect();
-        ([pcapng::head(&self.link), blocks].concat(), packets.len())
+        self.view().captured(&self.link)
     }
 
     fn advance(&mut self, until_ps: u64) {
-        let end = match self.config.end.0 {
-            0 => until_ps,
-            end => until_ps.min(end),
-        };
-        self.engine.run_until(end);
+        self.engine.run_until(self.end_of(until_ps));
     }
 
     fn now(&self) -> u64 {
@@ -190,8 +283,7 @@ impl Simulation for Warehouse {
     }
 
     fn is_over(&self) -> bool {
-        let end = self.config.end.0;
-        self.engine.is_over() || end > 0 && self.engine.now() >= end
+        self.is_over_if(self.engine.is_over())
     }
 
     fn events(&self) -> u64 {
@@ -199,55 +291,14 @@ impl Simulation for Warehouse {
     }
 
     fn progress(&self) -> Option<(u64, u64)> {
-        let total = self.config.application.build().total(&self.shared.topology);
-        let done: u64 = self.engine.parts().map(|part| part.records().sum(sum::DONE)).sum();
-        Some((done, total))
+        Some((self.done(), self.total()))
     }
 
     fn save(&self) -> Option<Vec<u8>> {
-        Some(rmp_serde::to_vec_named(&(&self.link, &self.engine)).expect("all of it is data"))
+        Some(self.state_of(self.engine.save_parts()).to_bytes())
     }
 
     fn outcome(&self) -> Outcome {
-        let records = self.records();
-        let mut outcome = Outcome {
-            events: self.engine.events(),
-            virtual_ps: self.engine.last_event(),
-            trace_hash: self.engine.trace(),
-            ..Outcome::default()
-        };
-        let counts = [
-            ("packets.made", records.made()),
-            ("packets.delivered", records.delivered()),
-            ("packets.in_flight", self.in_flight()),
-            ("packet_hops", records.hops()),
-            ("done", records.sum(sum::DONE)),
-            ("failed", records.sum(sum::FAILED)),
-        ];
-        let drops = Drop::ALL.map(|cause| (cause.name(), records.dropped(cause)));
-        let names = counts.iter().chain(&drops);
-        outcome.counts = names.map(|(name, count)| ((*name).to_owned(), *count)).collect();
-        outcome.causes = causes(&records);
-        let end = self.engine.last_event();
-        let switches = queues::switches(&self.engine, &self.shared);
-        outcome.queues = queues::fullest(&switches, end);
-        outcome.heatmaps = queues::heatmaps(&switches, self.config.heatmap.0, end);
-        self.config.application.build().report(&records, &mut outcome);
-        outcome
+        self.view().outcome()
     }
-}
-
-/// Parts of all requests by rising latency, in percent.
-const PARTS: [(f64, f64); 5] =
-    [(0.0, 50.0), (50.0, 90.0), (90.0, 99.0), (99.0, 99.9), (99.9, 100.0)];
-
-/// Returns the mean time of each stage, for each of the parts.
-fn causes(records: &Records) -> Vec<CauseRow> {
-    let row = |percent: (f64, f64)| {
-        let cause = records.causes().between(percent.0 / 100.0, percent.1 / 100.0)?;
-        let stages = Stage::ALL.iter().zip(cause.mean_ns);
-        let stages = stages.map(|(stage, ns)| (stage.name().to_owned(), ns / 1000.0)).collect();
-        Some(CauseRow { percent, count: cause.count, stages })
-    };
-    PARTS.into_iter().filter_map(row).collect()
 }

@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod queue;
+mod ranks;
 
 use std::cell::Cell;
 use std::fs;
@@ -100,7 +101,7 @@ fn args(out: &Path, words: &[&str]) -> RunArgs {
 fn try_run(out: &Path, words: &[&str], stop: &dyn Fn() -> bool) -> anyhow::Result<Results> {
     let args = args(out, words);
     let (experiment, filter) = args.layers.read(&catalogue())?;
-    run_experiment(&args, &WorldKind::of::<Queue>(), &experiment, &filter, stop)
+    run_experiment(&args, &WorldKind::of::<Queue>(), &experiment, &filter, None, stop)
         .map(|(_, results)| results)
 }
 

@@ -1,13 +1,13 @@
 //! The queues of switches in the results: the fullest, and maps over virtual time.
 
 use venice_experiment::outcome::{HeatMap, HeatRow, QueueRow};
-use venice_simkernel::engine::Engine;
 use venice_simkernel::units::Picos;
 
+use super::view::View;
 use crate::capture::LinkEnd;
 use crate::depths::{Depths, Sampled};
-use crate::part::{Shared, WarehousePart};
 use crate::switch::Switch;
+use crate::topology::SwitchNode;
 
 /// Switches in the table, by each of its orders, and in a map.
 const SHOWN: usize = 16;
@@ -27,15 +27,12 @@ impl Numbered<'_> {
 }
 
 /// Returns all switches by number.
-pub(super) fn switches<'a>(
-    engine: &'a Engine<WarehousePart>,
-    shared: &'a Shared,
-) -> Vec<Numbered<'a>> {
-    let (parts, topology) = (engine.parts().collect::<Vec<_>>(), &shared.topology);
-    let numbered = |(number, node): (u32, &crate::topology::SwitchNode)| {
+pub(super) fn switches<'a>(of: &View<'a>) -> Vec<Numbered<'a>> {
+    let topology = &of.shared.topology;
+    let numbered = |(number, node): (u32, &'a SwitchNode)| {
         let at = topology.hosts() + number;
-        let part = parts[usize::from(engine.part_of()[at as usize])];
-        let (switch, depths) = part.switch(shared.place(at));
+        let part = of.parts[usize::from(of.part_of[at as usize])];
+        let (switch, depths) = part.switch(of.shared.place(at));
         Numbered { number, level: topology.level_name(node.level), switch, depths }
     };
     (0..).zip(topology.switches()).map(numbered).collect()

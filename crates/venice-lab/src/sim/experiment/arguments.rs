@@ -72,6 +72,10 @@ pub struct RunArgs {
     /// Threads of one point [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
+    /// Processes of one point, by MPI, with a part of the world and a thread each; mpirun starts
+    /// venice-lab-mpi, which lies beside venice-lab
+    #[arg(long, value_name = "N", value_parser = ranks, conflicts_with = "threads")]
+    pub ranks: Option<usize>,
     /// Capture a link of each point for Wireshark, in capture-N.pcapng of the folder: host:3, or
     /// switch:2.31 with its port
     #[arg(long, value_name = "LINK")]
@@ -212,6 +216,11 @@ fn values_of(text: &str) -> Vec<Value> {
 fn threads(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| (1..=1024).contains(count));
     count.ok_or_else(|| "write a number of threads, 1 to 1024".to_owned())
+}
+
+fn ranks(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| (1..=1024).contains(count));
+    count.ok_or_else(|| "write a number of ranks, 1 to 1024".to_owned())
 }
 
 fn checkpoint_time(text: &str) -> Result<Duration, String> {

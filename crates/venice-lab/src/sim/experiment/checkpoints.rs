@@ -1,12 +1,14 @@
 //! Checkpoints of the point that runs, in the folder of its results.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use venice_cli::failure;
 use venice_cli::terminal;
 use venice_experiment::checkpoint::{self, BadCheckpoint, Head};
+use venice_experiment::ranks::Leader;
 use venice_experiment::{BadState, Point, Simulation, WorldKind};
 
 use super::folder::Folder;
@@ -14,6 +16,14 @@ use super::usage;
 
 /// The time between two checkpoints, if none is given.
 pub(super) const EVERY: Duration = Duration::from_secs(60);
+
+/// Where a point runs.
+pub(super) enum On<'a> {
+    /// In this process.
+    Threads(usize),
+    /// In several processes.
+    Ranks(&'a Rc<Leader>),
+}
 
 /// Checkpoints of one point.
 pub(super) struct Checkpoints<'a> {
@@ -53,9 +63,13 @@ impl<'a> Checkpoints<'a> {
     ///
     /// # Errors
     /// If the checkpoint cannot be used, or the configuration cannot be run.
-    pub(super) fn simulation(&mut self, threads: usize) -> Result<Box<dyn Simulation>> {
+    pub(super) fn simulation(&mut self, on: &On<'_>) -> Result<Box<dyn Simulation>> {
         let Some((path, file)) = self.folder.read_checkpoint(self.number)? else {
-            let mut simulation = self.kind.start(self.point, threads).map_err(usage)?;
+            let simulation = match on {
+                On::Threads(threads) => self.kind.start(self.point, *threads),
+                On::Ranks(leader) => leader.start(self.kind, self.point),
+            };
+            let mut simulation = simulation.map_err(usage)?;
             if !self.head.link.is_empty() {
                 simulation.capture(&self.head.link).map_err(|error| usage(error.into()))?;
             }
@@ -74,7 +88,10 @@ impl<'a> Checkpoints<'a> {
         };
         let (head, state) = checkpoint::decode(&file).map_err(refused)?;
         head.check(&self.head).map_err(refused)?;
-        let simulation = self.kind.restore(self.point, threads, state);
+        let simulation = match on {
+            On::Threads(threads) => self.kind.restore(self.point, *threads, state),
+            On::Ranks(leader) => leader.restore(self.kind, self.point, state),
+        };
         let simulation =
             simulation.map_err(|BadState(why)| refused(BadCheckpoint::Content(why)))?;
         self.head.wall_s = head.wall_s;

@@ -9,6 +9,7 @@ mod checkpoints;
 mod compare;
 mod figures;
 mod folder;
+mod launch;
 mod numbers;
 mod page;
 mod parquet;
@@ -17,9 +18,12 @@ mod run;
 mod show;
 mod table;
 
+use std::rc::Rc;
+
 use venice_cli::failure::{self, EXIT_FAILURE};
 use venice_cli::terminal;
 use venice_experiment::ExperimentError;
+use venice_experiment::ranks::Leader;
 use venice_measure::interrupt;
 use venice_worlds::world_of;
 
@@ -51,11 +55,12 @@ EXAMPLES:
   venice sim run incast-1g --sweep seed=1,2,3 --points 'servers=1|8'
   venice sim run mine.toml --out mine --resume        go on after Ctrl-C or a kill
   venice sim run mine.toml --checkpoint 10s           a kill costs at most 10 s
+  venice sim run memcached-tail --ranks 4             on four processes, by MPI
   venice sim run incast-1g --quick --set heatmap=1us  maps of the switches' queues in the report
 
 The folder gets results.json, points.parquet, latencies.parquet, a plot of each figure, report.html, and
 experiment.toml, which repeats the run. The same configuration and seed give the same results on any number of
-threads. Ctrl-C keeps the points so far, and a checkpoint of the one that runs; exit code 1.";
+threads and ranks. Ctrl-C keeps the points so far, and a checkpoint of the one that runs; exit code 1.";
 
 /// Examples of `venice sim compare`.
 pub const HELP_COMPARE: &str = "\
@@ -85,14 +90,28 @@ pub fn show(args: &ShowArgs) -> anyhow::Result<i32> {
     show::show(args, world_of(&experiment).map_err(usage)?, &experiment, &filter)
 }
 
-/// Runs `venice sim run`.
-pub fn run(args: &RunArgs) -> anyhow::Result<i32> {
-    crate::sim::huge_pages::use_for_heap();
+/// Runs `venice sim run`, on the ranks of `leader` if this is rank 0 of several.
+pub fn run(args: &RunArgs, leader: Option<&Rc<Leader>>) -> anyhow::Result<i32> {
+    if leader.is_none() {
+        crate::sim::huge_pages::use_for_heap();
+    }
     interrupt::catch_signals()?;
     let (experiment, filter) = args.layers.read(&venice_worlds::catalogue())?;
     let world = world_of(&experiment).map_err(usage)?;
-    let stop = || interrupt::check().is_err();
-    let (folder, results) = run_experiment(args, world, &experiment, &filter, &stop)?;
+    match (args.ranks, leader) {
+        (Some(count), None) => {
+            run::check_ranks(world, &experiment, &filter, count)?;
+            return launch::launch(count);
+        }
+        (Some(count), Some(leader)) if count != leader.count() => {
+            let why = format!("--ranks {count}, and mpirun started {}", leader.count());
+            return Err(failure::usage(why));
+        }
+        (Some(_) | None, _) => {}
+    }
+    let stop =
+        || interrupt::check().is_err() || leader.is_some_and(|leader| leader.is_asked_to_stop());
+    let (folder, results) = run_experiment(args, world, &experiment, &filter, leader, &stop)?;
     match args.json {
         true => terminal::say_json(&results)?,
         false => terminal::say(table::summary(&experiment, &results))?,

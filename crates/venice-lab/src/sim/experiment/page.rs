@@ -155,7 +155,10 @@ fn reproduction(results: &Results) -> String {
         outcomes().fold(0, |sum, outcome| outcome.virtual_ps.saturating_add(sum)),
     );
     let lines = [
-        format!("{}; {} threads a point.", results.host.machine, results.host.threads),
+        match results.host.ranks {
+            Some(ranks) => format!("{}; {ranks} ranks a point.", results.host.machine),
+            None => format!("{}; {} threads a point.", results.host.machine, results.host.threads),
+        },
         format!(
             "Started {started}; {events} events and {} of virtual time in {}.",
             virtual_time(time),
@@ -230,7 +233,7 @@ mod tests {
             version: "1.2.3".into(),
             seed: 7,
             command: "venice sim run 'a&b.toml'".into(),
-            host: Host { machine: "a <machine>".into(), threads: 2 },
+            host: Host { machine: "a <machine>".into(), threads: 2, ranks: None },
             config: experiment.config.clone(),
             points: vec![point(1, Some(900.0)), point(8, Some(300.0)), point(16, None)],
             ..Results::default()

@@ -2,23 +2,37 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use venice_cli::terminal;
+use venice_experiment::ranks::Leader;
 use venice_experiment::run::run_point;
 use venice_experiment::{
     Experiment, Filter, Host, PointResult, Results, Simulation, State, WorldKind,
 };
 use venice_measure::machine::Machine;
 
-use super::checkpoints::{self, Checkpoints};
+use super::checkpoints::{self, Checkpoints, On};
 use super::folder::Folder;
 use super::{RunArgs, numbers, usage};
 
-/// Runs the points of an experiment that `filter` takes, until `stop` is true; returns its folder and
-/// its results, which are in that folder too.
+/// Checks that the points of an experiment that `filter` takes can run on so many ranks.
+pub(super) fn check_ranks(
+    kind: &WorldKind,
+    experiment: &Experiment,
+    filter: &Filter,
+    count: usize,
+) -> Result<()> {
+    let points = kind.points(experiment).map_err(usage)?;
+    let mut wanted = points.iter().filter(|point| filter.takes(&point.coordinates));
+    wanted.try_for_each(|point| kind.check_ranks(point, count)).map_err(usage)
+}
+
+/// Runs the points of an experiment that `filter` takes, on the ranks of `leader` or on threads, until
+/// `stop` is true; returns its folder and its results, which are in that folder too.
 ///
 /// # Errors
 /// Usage errors name what is wrong before anything runs.
@@ -27,16 +41,27 @@ pub fn run_experiment(
     kind: &WorldKind,
     experiment: &Experiment,
     filter: &Filter,
+    leader: Option<&Rc<Leader>>,
     stop: &dyn Fn() -> bool,
 ) -> Result<(PathBuf, Results)> {
     let points = kind.points(experiment).map_err(usage)?;
     let config = kind.whole_config(experiment).map_err(usage)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = args.threads.unwrap_or(cores);
+    let on = match leader {
+        Some(leader) => On::Ranks(leader),
+        None => On::Threads(args.threads.unwrap_or(cores)),
+    };
+    if let On::Ranks(leader) = on {
+        check_ranks(kind, experiment, filter, leader.count())?;
+    }
     let mut results = Results {
         quick: args.layers.quick,
         command: args.command(),
-        host: Host { machine: Machine::describe().line(), threads },
+        host: Host {
+            machine: Machine::describe().line(),
+            threads: if let On::Threads(threads) = on { threads } else { 1 },
+            ranks: leader.map(|leader| leader.count()),
+        },
         started_unix_s: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .context("the clock is before 1970")?
@@ -71,7 +96,7 @@ pub fn run_experiment(
             args.capture.as_deref(),
             args.checkpoint.unwrap_or(checkpoints::EVERY),
         );
-        run_in_folder(&folder, at + 1, &mut checkpoints, threads, result, stop, &progress)?;
+        run_in_folder(&folder, at + 1, &mut checkpoints, &on, result, stop, &progress)?;
         let state = result.state;
         progress.finish(result);
         results.interrupted = state == State::Interrupted;
@@ -92,13 +117,13 @@ fn run_in_folder(
     folder: &Folder,
     number: usize,
     checkpoints: &mut Checkpoints<'_>,
-    threads: usize,
+    on: &On<'_>,
     result: &mut PointResult,
     stop: &dyn Fn() -> bool,
     progress: &Progress,
 ) -> Result<()> {
     let name = result.place();
-    let simulation = checkpoints.simulation(threads)?;
+    let simulation = checkpoints.simulation(on)?;
     let ran = run_point(simulation, checkpoints.captures(), &mut |simulation| {
         progress.observe(&name, checkpoints.took_s(), simulation);
         if !stop() {

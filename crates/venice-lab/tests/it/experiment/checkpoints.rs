@@ -47,7 +47,7 @@ fn run(args: &RunArgs, stops: u32) -> anyhow::Result<Results> {
         asked.get() >= stops
     };
     let (experiment, filter) = args.layers.read(&Catalogue::default())?;
-    run_experiment(args, &WorldKind::of::<Warehouse>(), &experiment, &filter, &stop)
+    run_experiment(args, &WorldKind::of::<Warehouse>(), &experiment, &filter, None, &stop)
         .map(|(_, results)| results)
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Worlds with packets everywhere: in rings, queues of switches, and sockets.
-static WORLDS: LazyLock<Vec<(Config, Expected)>> = LazyLock::new(|| {
+pub(super) static WORLDS: LazyLock<Vec<(Config, Expected)>> = LazyLock::new(|| {
     let incast = r#"
         topology = { kind = "leaf-spine", hosts-per-leaf = 4, leaves = 3, spines = 2 }
         [application]
@@ -24,10 +24,10 @@ static WORLDS: LazyLock<Vec<(Config, Expected)>> = LazyLock::new(|| {
     configs.into_iter().map(|config| (config.clone(), expected(&config))).collect()
 });
 
-type Expected = (Outcome, (Vec<u8>, usize));
+pub(super) type Expected = (Outcome, (Vec<u8>, usize));
 
 /// The link that is captured.
-const LINK: &str = "host:1";
+pub(super) const LINK: &str = "host:1";
 
 fn started(config: &Config, threads: usize) -> Warehouse {
     let mut warehouse = Warehouse::new(config, threads).unwrap();
@@ -35,7 +35,7 @@ fn started(config: &Config, threads: usize) -> Warehouse {
     warehouse
 }
 
-fn ended(mut warehouse: Warehouse) -> Expected {
+pub(super) fn ended(mut warehouse: Warehouse) -> Expected {
     warehouse.advance(1000 * SECOND);
     assert!(warehouse.is_over());
     (warehouse.outcome(), warehouse.captured())

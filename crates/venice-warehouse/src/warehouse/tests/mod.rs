@@ -1,9 +1,12 @@
 mod checkpoints;
 mod queueing;
+mod ranks;
 
+use venice_experiment::outcome::CauseRow;
 use venice_simkernel::units::{BitRate, Picos};
 
 use super::*;
+use crate::records::Drop;
 
 const SECOND: u64 = Picos::SECOND;
 
