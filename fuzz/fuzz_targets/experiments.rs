@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use venice_access::AccessTrace;
-use venice_experiment::{Experiment, checkpoint};
+use venice_experiment::{Experiment, Filter, checkpoint};
 use venice_worlds::{catalogue, world_of};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -20,6 +20,6 @@ fuzz_target!(|bytes: &[u8]| {
     let again = Experiment::from_toml(&experiment.to_toml()).expect("it was written");
     assert_eq!(again.to_toml(), experiment.to_toml());
     if let Ok(world) = world_of(&experiment) {
-        let _ = world.points(&experiment);
+        let _ = world.points(&experiment, &Filter::default());
     }
 });

@@ -106,11 +106,14 @@ pub enum Align {
 }
 
 /// Formats rows in aligned columns without borders, so that `awk` can read them too. Cells are made
-/// [`printable`].
+/// [`printable`]; titles are in capitals, but for a unit in brackets.
 pub fn table(columns: &[(&str, Align)], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(columns.iter().map(|(title, _)| title.to_uppercase()));
+    table.set_header(columns.iter().map(|(title, _)| match title.split_once('(') {
+        Some((name, unit)) => format!("{}({unit}", name.to_uppercase()),
+        None => title.to_uppercase(),
+    }));
     for row in rows {
         table.add_row(row.iter().map(|cell| printable(cell)));
     }

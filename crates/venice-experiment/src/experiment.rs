@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use strsim::osa_distance;
 use toml::{Table, Value};
 
-use crate::{BadConfig, Figure, Finding, Point, Sweep, World, keys, sweep};
+use crate::{BadConfig, Coordinate, Figure, Filter, Finding, Point, Sweep, World, keys, sweep};
 
 /// Points of an experiment: each has a configuration of its own in memory.
 const MOST_POINTS: usize = 5_000;
@@ -42,6 +42,14 @@ pub enum ExperimentError {
     /// The configuration as a whole cannot be used.
     #[error("configuration: {0}")]
     Config(String),
+    /// A point cannot be run.
+    #[error("{error} (at {place})")]
+    At {
+        /// Its place: `servers=8 client=epoll`.
+        place: String,
+        /// The reason.
+        error: Box<ExperimentError>,
+    },
     /// A sweep, figure or finding refers to what is not there, or to too much.
     #[error("{part}: {why}")]
     Part {
@@ -291,24 +299,27 @@ impl Experiment {
     }
 
     /// Returns all points: each combination of the sweeps' values, in the file's order, the last sweep
-    /// fastest; every configuration is complete and checked by the world.
+    /// fastest; every configuration is complete, and those of the points that `chosen` takes are
+    /// checked by the world.
     ///
     /// # Errors
     /// If a configuration has an unknown key, or the world cannot run it.
-    pub fn points<W: World>(&self) -> Result<Vec<Point>, ExperimentError> {
-        let mut points = Vec::new();
-        for coordinates in sweep::product(&self.sweeps) {
-            let mut table = self.config.clone();
-            let mut names = Vec::with_capacity(coordinates.len());
-            for (sweep, at) in self.sweeps.iter().zip(coordinates) {
-                sweep.apply(at, &mut table)?;
-                names.push(sweep.coordinate(at));
-            }
-            let (config, all) = keys::read::<W::Config>(&table)?;
-            W::check(&config)?;
-            points.push(Point { coordinates: names, config: all });
+    pub fn points<W: World>(&self, chosen: &Filter) -> Result<Vec<Point>, ExperimentError> {
+        let places = sweep::product(&self.sweeps);
+        places.into_iter().map(|places| self.point::<W>(&places, chosen)).collect()
+    }
+
+    fn point<W: World>(&self, places: &[usize], chosen: &Filter) -> Result<Point, ExperimentError> {
+        let placed = || self.sweeps.iter().zip(places);
+        let coordinates: Vec<Coordinate> =
+            placed().map(|(sweep, at)| sweep.coordinate(*at)).collect();
+        let mut table = self.config.clone();
+        placed().try_for_each(|(sweep, at)| sweep.apply(*at, &mut table))?;
+        let (config, all) = keys::read::<W::Config>(&table)?;
+        if chosen.takes(&coordinates) {
+            W::check(&config).map_err(|bad| at(&coordinates, bad.into()))?;
         }
-        Ok(points)
+        Ok(Point { coordinates, config: all })
     }
 
     /// Returns the configuration without its sweeps, with every key.
@@ -332,6 +343,16 @@ impl Experiment {
         };
         ExperimentError::Part { part: part.to_owned(), why }
     }
+}
+
+/// Adds the place of a point to an error, if it has one.
+fn at(coordinates: &[Coordinate], error: ExperimentError) -> ExperimentError {
+    if coordinates.is_empty() {
+        return error;
+    }
+    let place = |at: &Coordinate| format!("{}={}", at.name, at.text());
+    let place = coordinates.iter().map(place).collect::<Vec<_>>().join(" ");
+    ExperimentError::At { place, error: Box::new(error) }
 }
 
 pub(crate) fn part(part: impl Into<String>, why: String) -> ExperimentError {

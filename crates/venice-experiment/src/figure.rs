@@ -60,6 +60,17 @@ pub enum FigureKind {
     Time,
 }
 
+impl FigureKind {
+    /// Returns what it draws, as a word.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Lines => "figure",
+            Self::Cdf | Self::Pmf => "histogram",
+            Self::Time => "series",
+        }
+    }
+}
+
 /// A curve of the paper.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -160,7 +171,8 @@ impl Figure {
         curves
     }
 
-    fn takes(&self, coordinates: &[Coordinate]) -> bool {
+    /// True if it draws the point at these places.
+    pub fn takes(&self, coordinates: &[Coordinate]) -> bool {
         self.at.iter().all(|(name, wanted)| {
             let is_one = |value: &Value| {
                 coordinates.iter().any(|at| at.name == *name && at.is(&keys::text_of(value)))

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use toml::Table;
 use venice_simkernel::ranks::Ranks;
 
-use crate::{BadState, Experiment, ExperimentError, Point, Simulation, World, keys};
+use crate::{BadState, Experiment, ExperimentError, Filter, Point, Simulation, World, keys};
 
 /// A simulation, or why there is none.
 type Started<E> = Result<Box<dyn Simulation>, E>;
@@ -17,7 +17,7 @@ pub struct WorldKind {
     pub name: &'static str,
     /// Names and texts of the experiments that come with it.
     pub experiments: &'static [(&'static str, &'static str)],
-    points: fn(&Experiment) -> Result<Vec<Point>, ExperimentError>,
+    points: fn(&Experiment, &Filter) -> Result<Vec<Point>, ExperimentError>,
     whole_config: fn(&Experiment) -> Result<Table, ExperimentError>,
     start: fn(&Table, usize) -> Started<ExperimentError>,
     restore: fn(&Table, usize, &[u8]) -> Started<BadState>,
@@ -46,8 +46,12 @@ impl WorldKind {
     ///
     /// # Errors
     /// If a configuration has an unknown key, or the world cannot run it.
-    pub fn points(&self, experiment: &Experiment) -> Result<Vec<Point>, ExperimentError> {
-        (self.points)(experiment)
+    pub fn points(
+        &self,
+        experiment: &Experiment,
+        chosen: &Filter,
+    ) -> Result<Vec<Point>, ExperimentError> {
+        (self.points)(experiment, chosen)
     }
 
     /// Returns the configuration of an experiment without its sweeps, with every key.

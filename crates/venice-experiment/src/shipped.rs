@@ -1,6 +1,6 @@
 //! Checks of the experiments that come with a world.
 
-use crate::{Coordinate, Experiment, ExperimentError, Expression, Point, World};
+use crate::{Coordinate, Experiment, ExperimentError, Expression, Filter, Point, World};
 
 /// Checks the experiments of a world, whole and small: every point can run, every curve of a paper has
 /// one of ours beside it, every finding refers to points.
@@ -22,11 +22,11 @@ fn check_one<W: World>(name: &str, text: &str) -> Result<(), String> {
     if experiment.title.is_empty() || experiment.paper.is_empty() {
         return Err("lacks title or paper".to_owned());
     }
-    let points = experiment.points::<W>().map_err(text_of)?;
+    let points = experiment.points::<W>(&Filter::default()).map_err(text_of)?;
     check_curves(&experiment, &points)?;
     check_findings(&experiment, &points)?;
     experiment.make_quick().map_err(text_of)?;
-    match experiment.points::<W>().map_err(text_of)?.len() {
+    match experiment.points::<W>(&Filter::default()).map_err(text_of)?.len() {
         0 | 1 => Err("the small variant has no sweep".to_owned()),
         _ => Ok(()),
     }

@@ -141,7 +141,7 @@ fn error(text: &str) -> String {
 
 /// Runs all points of an experiment, with a goodput of 1000 / servers.
 fn results(experiment: &Experiment) -> Results {
-    let points = experiment.points::<Still>().unwrap().into_iter().map(|point| {
+    let points = experiment.points::<Still>(&Filter::default()).unwrap().into_iter().map(|point| {
         let goodput = 1000.0 / f64::from(config_of(&point).app.servers);
         let metrics = vec![Metric::new("goodput", goodput, "Mb/s")];
         PointResult {
@@ -165,7 +165,7 @@ fn results(experiment: &Experiment) -> Results {
 
 #[test]
 fn points_are_all_combinations() {
-    let points = incast().points::<Still>().unwrap();
+    let points = incast().points::<Still>(&Filter::default()).unwrap();
     let configs: Vec<Config> = points.iter().map(config_of).collect();
     let place =
         |config: &Config| (config.app.servers, config.app.api.clone(), config.cpu.clock.clone());
@@ -185,7 +185,7 @@ fn points_are_all_combinations() {
 fn quick_variant_is_smaller() {
     let mut quick = incast();
     quick.make_quick().unwrap();
-    let points = quick.points::<Still>().unwrap();
+    let points = quick.points::<Still>(&Filter::default()).unwrap();
     assert_eq!(points.len(), 2);
     assert_eq!(
         config_of(&points[1]),
@@ -221,7 +221,7 @@ fn layers_change_experiment() {
     let wrong = incast().lay(over).unwrap_err().to_string();
     assert_eq!(wrong, "figure 1: seed varies: name it in x, series or at");
     assert_eq!((&*experiment.name, experiment.findings.len()), ("mine", 1));
-    assert_eq!(experiment.points::<Still>().unwrap().len(), 4);
+    assert_eq!(experiment.points::<Still>(&Filter::default()).unwrap().len(), 4);
     let wrong = experiment.sweep("cpu.clock", vec!["1GHz".into()]).unwrap_err().to_string();
     assert_eq!(wrong, "sweep 4: cpu.clock is set by the variants of client too");
 }
@@ -231,13 +231,13 @@ fn settings_fix_or_vary_keys() {
     let mut experiment = incast();
     experiment.set("app.servers", 3.into()).unwrap();
     experiment.set("seed", 4.into()).unwrap();
-    let points = experiment.points::<Still>().unwrap();
+    let points = experiment.points::<Still>(&Filter::default()).unwrap();
     assert_eq!(points.len(), 2);
     let configs = points.iter().map(config_of);
     assert!(configs.into_iter().all(|config| (config.app.servers, config.seed) == (3, 4)));
     experiment.sweep("servers", vec![1.into(), 2.into()]).unwrap();
     experiment.sweep("seed", vec![1.into(), 2.into(), 3.into()]).unwrap();
-    assert_eq!(experiment.points::<Still>().unwrap().len(), 12);
+    assert_eq!(experiment.points::<Still>(&Filter::default()).unwrap().len(), 12);
     assert_eq!(experiment.figures[0].series, ["client", "seed"]);
     let verdicts = results(&experiment).findings.into_iter().map(|finding| finding.verdict);
     assert_eq!(verdicts.collect::<Vec<_>>(), [Verdict::NotRun, Verdict::Holds]);
@@ -251,14 +251,14 @@ fn settings_fix_or_vary_keys() {
 fn bad_keys_are_named() {
     let mut experiment = incast();
     experiment.set("app.server", 3.into()).unwrap();
-    let wrong = experiment.points::<Still>().unwrap_err().to_string();
+    let wrong = experiment.points::<Still>(&Filter::default()).unwrap_err().to_string();
     assert_eq!(wrong, "unknown key app.server: the nearest is app.servers");
     let mut experiment = incast();
     experiment.set("servers", 0.into()).unwrap();
-    let wrong = experiment.points::<Still>().unwrap_err().to_string();
-    assert_eq!(wrong, "app.servers: 0 servers: set 1 or more");
+    let wrong = experiment.points::<Still>(&Filter::default()).unwrap_err().to_string();
+    assert_eq!(wrong, "app.servers: 0 servers: set 1 or more (at servers=0 client=pthread)");
     experiment.set("servers", "many".into()).unwrap();
-    let wrong = experiment.points::<Still>().unwrap_err().to_string();
+    let wrong = experiment.points::<Still>(&Filter::default()).unwrap_err().to_string();
     assert!(wrong.starts_with("app.servers: \"many\": invalid type"), "{wrong}");
     let names = nearest("incats-1g", ["incast-1g", "incast-10g", "rack-scale"].into_iter());
     assert_eq!(names, ["incast-1g", "incast-10g"]);
@@ -321,7 +321,7 @@ fn filters_choose_points() {
     let experiment = incast();
     let chosen = |text| {
         let filter = Filter::parse(text, &experiment.sweeps)?;
-        let points = experiment.points::<Still>()?;
+        let points = experiment.points::<Still>(&Filter::default())?;
         Ok::<_, ExperimentError>(
             points.iter().filter(|point| filter.takes(&point.coordinates)).count(),
         )
@@ -475,7 +475,7 @@ proptest! {
             let value = keys::value_of(text);
             let mut experiment = incast();
             if experiment.set(text, value).is_ok() {
-                let _ = experiment.points::<Still>();
+                let _ = experiment.points::<Still>(&Filter::default());
             }
         }
     }

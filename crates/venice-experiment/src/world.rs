@@ -69,8 +69,8 @@ pub trait Simulation {
         Some(u64::try_from(end).unwrap_or(u64::MAX))
     }
 
-    /// Returns the results so far. Its virtual time is that of the last event, which does not depend
-    /// on where [`Simulation::advance`] stopped.
+    /// Returns the results so far. Its virtual time is that at which something happened last: it does not
+    /// depend on where [`Simulation::advance`] stopped, nor on timers that nobody needs any more.
     fn outcome(&self) -> Outcome;
 
     /// Returns its state, captured packets included, from which [`World::restore`] goes on; `None`: it

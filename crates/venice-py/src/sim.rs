@@ -65,8 +65,8 @@ impl Experiment {
 
     /// The points that `filter` takes.
     fn points(&self, py: Python<'_>, filter: &str) -> PyResult<String> {
-        let points = known(py, self.world(py)?.points(&self.0))?;
         let filter = known(py, Filter::parse(filter, &self.0.sweeps))?;
+        let points = known(py, self.world(py)?.points(&self.0, &filter))?;
         let shown = |point: &Point| json!({ "place": point.coordinates, "config": point.config });
         let taken = points.iter().filter(|point| filter.takes(&point.coordinates));
         to_json(py, &taken.map(shown).collect::<Vec<_>>())
@@ -83,9 +83,9 @@ impl Experiment {
         observe: Py<PyAny>,
     ) -> PyResult<(String, Option<Py<PyAny>>)> {
         let world = self.world(py)?;
-        let points = known(py, world.points(&self.0))?;
-        let config = known(py, world.whole_config(&self.0))?;
         let filter = known(py, Filter::parse(filter, &self.0.sweeps))?;
+        let points = known(py, world.points(&self.0, &filter))?;
+        let config = known(py, world.whole_config(&self.0))?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let results = Results {
             host: Host { machine, threads, ranks: None },

@@ -65,6 +65,21 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// True if it is a timer, which does nothing by itself.
+    fn is_timer(self) -> bool {
+        match self {
+            Self::ThreadTimer { .. } | Self::SocketTimer { .. } => true,
+            Self::Start
+            | Self::Arrive { .. }
+            | Self::Interrupt { .. }
+            | Self::KernelDone { .. }
+            | Self::StepDone { .. }
+            | Self::Output { .. } => false,
+        }
+    }
+}
+
 /// Constants of all parts.
 #[derive(Debug)]
 pub struct Shared {
@@ -310,8 +325,11 @@ impl Part for WarehousePart {
         let Self { shared, hosts, switches, depths, packets, journeys, records } = self;
         let shared = shared.as_deref().expect("a part is attached before it runs");
         let place = shared.places[node as usize] as usize;
+        let now = out.now();
+        if !event.is_timer() {
+            records.happen(now);
+        }
         let Some(number) = node.checked_sub(shared.topology.hosts()) else {
-            let now = out.now();
             let mut cx = Cx {
                 host: node,
                 now,

@@ -64,6 +64,8 @@ pub struct Records {
     causes: Causes,
     /// Sums of the application, by number.
     sums: Vec<u64>,
+    /// Time of the last event that was no timer: timers that are not needed any more come later.
+    busy_until: u64,
 }
 
 /// A distribution of times, in nanoseconds.
@@ -98,6 +100,16 @@ impl TryFrom<Vec<(u64, u64)>> for Latencies {
 }
 
 impl Records {
+    /// Notes that something happens at a time.
+    pub(crate) fn happen(&mut self, now: u64) {
+        self.busy_until = self.busy_until.max(now);
+    }
+
+    /// Returns the time at which something happened last.
+    pub fn busy_until(&self) -> u64 {
+        self.busy_until
+    }
+
     /// Counts a packet that a host gives to its network card.
     pub fn make_packet(&mut self) {
         self.made += 1;
@@ -184,6 +196,7 @@ impl Records {
         self.made += other.made;
         self.delivered += other.delivered;
         self.hops += other.hops;
+        self.busy_until = self.busy_until.max(other.busy_until);
         self.causes.merge(&other.causes);
         self.dropped.iter_mut().zip(other.dropped).for_each(|(sum, more)| *sum += more);
         for (class, latencies) in other.latencies.iter().enumerate() {

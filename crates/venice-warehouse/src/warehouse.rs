@@ -152,7 +152,6 @@ impl Warehouse {
             part_of: self.engine.part_of(),
             parts: self.engine.parts().collect(),
             events: self.engine.events(),
-            end: self.engine.last_event(),
             trace: self.engine.trace(),
         }
     }

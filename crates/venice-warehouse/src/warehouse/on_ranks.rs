@@ -113,7 +113,7 @@ impl OnRanks {
         let engine = &self.own.engine;
         let own = engine.parts().next().expect("a rank has a part");
         let parts = self.ranks.gather(own.without_hosts());
-        let runs = self.gather([engine.last_event(), engine.trace()]);
+        let traces = self.gather([engine.trace()]);
         if self.ranks.number() > 0 {
             return R::default();
         }
@@ -122,8 +122,7 @@ impl OnRanks {
         of(View {
             parts: parts.iter().collect(),
             events: self.sums.events,
-            end: runs.iter().map(|[end, _]| *end).max().unwrap_or(0),
-            trace: runs.iter().fold(0, |sum, [_, trace]| sum.wrapping_add(*trace)),
+            trace: traces.iter().fold(0, |sum, [trace]| sum.wrapping_add(*trace)),
             ..self.own.view()
         })
     }

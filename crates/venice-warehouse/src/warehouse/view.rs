@@ -19,8 +19,6 @@ pub(super) struct View<'a> {
     pub(super) part_of: &'a [u16],
     pub(super) parts: Vec<&'a WarehousePart>,
     pub(super) events: u64,
-    /// Time of the last event.
-    pub(super) end: u64,
     pub(super) trace: u64,
 }
 
@@ -46,9 +44,10 @@ impl View<'_> {
 
     pub(super) fn outcome(&self) -> Outcome {
         let records = self.records();
+        let end = records.busy_until();
         let mut outcome = Outcome {
             events: self.events,
-            virtual_ps: self.end,
+            virtual_ps: end,
             trace_hash: self.trace,
             ..Outcome::default()
         };
@@ -65,8 +64,8 @@ impl View<'_> {
         outcome.counts = names.map(|(name, count)| ((*name).to_owned(), *count)).collect();
         outcome.causes = causes(&records);
         let switches = queues::switches(self);
-        outcome.queues = queues::fullest(&switches, self.end);
-        outcome.heatmaps = queues::heatmaps(&switches, self.config.heatmap.0, self.end);
+        outcome.queues = queues::fullest(&switches, end);
+        outcome.heatmaps = queues::heatmaps(&switches, self.config.heatmap.0, end);
         self.config.application.build().report(&records, &mut outcome);
         outcome
     }

@@ -54,7 +54,7 @@ fn run_is_compared_and_reported() {
     let (first, second) = (place.file("first"), place.file("second"));
     let (first, second) = (first.to_str().unwrap(), second.to_str().unwrap());
     let said = place.venice(&[&SMALL[..], &[first]].concat()).expect(0);
-    for part in ["GOODPUT MB/S  PAPER", "8 of 10 points not run", "VERDICT", "findings hold"] {
+    for part in ["GOODPUT (Mb/s)  PAPER", "8 of 10 points not run", "VERDICT", "findings hold"] {
         assert!(said.out.contains(part), "no {part} in {}", said.out);
     }
     assert!(said.err.contains("report.html"), "{}", said.err);

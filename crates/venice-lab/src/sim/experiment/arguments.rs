@@ -69,7 +69,7 @@ pub struct RunArgs {
     /// Folder of the results [default: NAME-results, or NAME-quick-results]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Threads of one point [default: one for each processor]
+    /// Threads of one point: they pay for thousands of nodes on idle processors [default: 1]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
     /// Processes of one point, by MPI, with a part of the world and a thread each; mpirun starts

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde::Serialize;
 use venice_cli::terminal::{self, Align};
-use venice_experiment::{PointResult, Results, keys};
+use venice_experiment::{PointResult, Results, State, keys};
 
 use super::numbers::number;
 
@@ -25,6 +25,8 @@ pub(super) struct Comparison {
     equal_traces: usize,
     /// Points that both have.
     points: usize,
+    /// Points that a run has not brought to its end, in a run each.
+    unfinished: [Vec<String>; 2],
 }
 
 /// A setting that differs.
@@ -57,6 +59,7 @@ impl Comparison {
             alone: [Vec::new(), Vec::new()],
             equal_traces: 0,
             points: 0,
+            unfinished: [first, second].map(unfinished),
         };
         for point in done(first) {
             match done(second).find(|other| other.coordinates == point.coordinates) {
@@ -122,6 +125,12 @@ impl Comparison {
                 parts.push(format!("only the {which} run has: {}", alone.join("; ")));
             }
         }
+        for (which, unfinished) in ["first", "second"].iter().zip(&self.unfinished) {
+            if !unfinished.is_empty() {
+                let places = unfinished.join("; ");
+                parts.push(format!("interrupted in the {which} run, so not comparable: {places}"));
+            }
+        }
         parts.push(format!(
             "{equal} of {} figures are equal; {} of {} points have equal traces",
             self.figures.len(),
@@ -134,6 +143,12 @@ impl Comparison {
 
 fn done(results: &Results) -> impl Iterator<Item = &PointResult> {
     results.points.iter().filter(|point| point.outcome.is_some())
+}
+
+/// Returns the points that were interrupted.
+fn unfinished(results: &Results) -> Vec<String> {
+    let points = done(results).filter(|point| point.state != State::Done);
+    points.map(PointResult::place).collect()
 }
 
 fn settings(first: &Results, second: &Results) -> Result<Vec<Setting>> {

@@ -1,10 +1,12 @@
 //! The folder of a run: results, tables, plots and the report.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use venice_cli::failure::usage;
 use venice_experiment::{Experiment, Results};
 
@@ -20,20 +22,33 @@ const EXPERIMENT: &str = "experiment.toml";
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) folder: PathBuf,
+    /// Locked as long as this run writes to it.
+    _lock: File,
 }
 
 impl Folder {
-    /// Prepares a folder for a run; with `resume`, returns the results that it has.
+    /// Prepares a folder for a run, and returns the results of the same experiment that it has.
     ///
     /// # Errors
-    /// If it cannot be written, or has something else.
-    pub(super) fn open(
-        folder: PathBuf,
-        wanted: &Results,
-        resume: bool,
-    ) -> Result<(Self, Option<Results>)> {
+    /// If it cannot be written, has something else, or another run writes to it.
+    pub(super) fn open(folder: PathBuf, wanted: &Results) -> Result<(Self, Option<Results>)> {
         let shown = folder.display().to_string();
         let other = "choose another --out";
+        let cannot = |what: &str, error: &dyn std::fmt::Display| {
+            usage(format!("cannot {what} {shown}: {error}: {other}"))
+        };
+        let is_new = !folder.exists();
+        fs::create_dir_all(&folder).map_err(|error| cannot("make", &error))?;
+        let lock = File::open(&folder).map_err(|error| cannot("use", &error))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                let why = "another run writes to it: wait for its end, or choose another --out";
+                return Err(usage(format!("{shown}: {why}")));
+            }
+            // A file system without locks.
+            Err(Errno::NOTSUP | Errno::NOLCK | Errno::NOSYS | Errno::INVAL) | Ok(()) => {}
+            Err(error) => return Err(cannot("lock", &error)),
+        }
         let before = match fs::symlink_metadata(folder.join(RESULTS)) {
             Ok(_) => Some(read(&folder).map_err(|error| usage(format!("{error:#}: {other}")))?),
             Err(_) if has_files(&folder)? => {
@@ -47,7 +62,7 @@ impl Folder {
                 () if before.experiment != wanted.experiment => {
                     format!("{} with another configuration", before.name)
                 }
-                () if resume && before.version != wanted.version => {
+                () if before.version != wanted.version => {
                     format!("{} by version {}", before.name, before.version)
                 }
                 () => String::new(),
@@ -56,12 +71,16 @@ impl Folder {
                 return Err(usage(format!("{shown} has results of {what}: {other}")));
             }
         }
-        let made = fs::create_dir_all(&folder);
-        made.map_err(|error| usage(format!("cannot make {shown}: {error}: {other}")))?;
-        let this = Self { folder };
-        write(&this.path(EXPERIMENT), wanted.experiment.as_bytes())
-            .map_err(|error| usage(format!("{error:#}: {other}")))?;
-        Ok((this, before.filter(|_| resume)))
+        let this = Self { folder, _lock: lock };
+        if let Err(error) = write(&this.path(EXPERIMENT), wanted.experiment.as_bytes()) {
+            if is_new {
+                // It is empty.
+                let _ = fs::remove_dir(&this.folder);
+            }
+            let remedy = if before.is_some() { "make room, or mend that" } else { other };
+            return Err(usage(format!("{error:#}: {remedy}")));
+        }
+        Ok((this, before))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -151,13 +170,18 @@ pub(super) fn read(folder: &Path) -> Result<Results> {
     }
 }
 
-/// Writes a file, whole or not at all.
+/// Writes a file, whole or not at all, even if the machine loses its power.
 ///
 /// # Errors
 /// When it cannot be written.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let beside = PathBuf::from(format!("{}.new", path.display()));
-    let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path));
+    let fill = |mut file: File| file.write_all(bytes).and_then(|()| file.sync_all());
+    let written = File::create(&beside).and_then(fill).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        // What there is of it takes room on a disk that may be full.
+        let _ = fs::remove_file(&beside);
+    }
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 

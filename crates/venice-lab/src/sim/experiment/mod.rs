@@ -14,6 +14,7 @@ mod numbers;
 mod page;
 mod parquet;
 mod queues;
+mod remarks;
 mod run;
 mod show;
 mod table;
@@ -42,7 +43,7 @@ pub const HELP_SHOW: &str = "\
 EXAMPLES:
   venice sim show incast-1g                           sweeps, keys with values, figures, findings
   venice sim show incast-1g --toml > mine.toml        a file to change
-  venice sim show mine.toml --set switch.latency=2us --quick
+  venice sim show incast-1g --set topology.tor.switch.latency=2us --quick
 
 A file with base = \"incast-1g\" only has what differs from that experiment.";
 
@@ -51,7 +52,7 @@ pub const HELP_RUN: &str = "\
 EXAMPLES:
   venice sim run incast-1g --quick                    the small variant: seconds
   venice sim run incast-1g --out incast               the paper's: its figure beside ours
-  venice sim run incast-1g --set switch.latency=2us --out slower
+  venice sim run incast-1g --set topology.tor.switch.latency=2us --out slower
   venice sim run incast-1g --sweep seed=1,2,3 --points 'servers=1|8'
   venice sim run mine.toml --out mine --resume        go on after Ctrl-C or a kill
   venice sim run mine.toml --checkpoint 10s           a kill costs at most 10 s
@@ -95,7 +96,6 @@ pub fn run(args: &RunArgs, leader: Option<&Rc<Leader>>) -> anyhow::Result<i32> {
     if leader.is_none() {
         crate::sim::huge_pages::use_for_heap();
     }
-    interrupt::catch_signals()?;
     let (experiment, filter) = args.layers.read(&venice_worlds::catalogue())?;
     let world = world_of(&experiment).map_err(usage)?;
     match (args.ranks, leader) {
@@ -111,12 +111,15 @@ pub fn run(args: &RunArgs, leader: Option<&Rc<Leader>>) -> anyhow::Result<i32> {
     }
     let stop =
         || interrupt::check().is_err() || leader.is_some_and(|leader| leader.is_asked_to_stop());
-    let (folder, results) = run_experiment(args, world, &experiment, &filter, leader, &stop)?;
+    let (folder, results) = run::run_points(args, world, &experiment, &filter, leader, &stop)?;
+    // Before they are written: a full disk costs no results.
     match args.json {
         true => terminal::say_json(&results)?,
         false => terminal::say(table::summary(&experiment, &results))?,
     }
-    terminal::remark(format!("results and report: {}", folder.join(REPORT).display()));
+    remarks::of(&experiment, &results).into_iter().for_each(terminal::remark);
+    folder.publish(&experiment, &results)?;
+    terminal::remark(format!("results and report: {}", folder.folder.join(REPORT).display()));
     if results.interrupted {
         terminal::remark("interrupted: run it again with --resume to go on");
         return Ok(EXIT_FAILURE);

@@ -281,7 +281,7 @@ mod tests {
         let lines: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         for wanted in [
-            "SERVERS STATE GOODPUT MB/S PAPER EVENTS TOOK",
+            "SERVERS STATE GOODPUT (Mb/s) PAPER EVENTS TOOK",
             "8 done 300 400.5 1000 1.5 s",
             "1 of 3 points not run",
             "not run It recovers. missing goodput{servers=16}: not run, or no such figure, at \

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
@@ -13,11 +13,15 @@ use venice_experiment::run::run_point;
 use venice_experiment::{
     Experiment, Filter, Host, PointResult, Results, Simulation, State, WorldKind,
 };
+use venice_measure::interrupt;
 use venice_measure::machine::Machine;
 
 use super::checkpoints::{self, Checkpoints, On};
 use super::folder::Folder;
 use super::{RunArgs, numbers, usage};
+
+/// Results are written no more often, as all points are in one file.
+const BETWEEN_WRITES: Duration = Duration::from_secs(1);
 
 /// Checks that the points of an experiment that `filter` takes can run on so many ranks.
 pub(super) fn check_ranks(
@@ -26,13 +30,13 @@ pub(super) fn check_ranks(
     filter: &Filter,
     count: usize,
 ) -> Result<()> {
-    let points = kind.points(experiment).map_err(usage)?;
+    let points = kind.points(experiment, filter).map_err(usage)?;
     let mut wanted = points.iter().filter(|point| filter.takes(&point.coordinates));
     wanted.try_for_each(|point| kind.check_ranks(point, count)).map_err(usage)
 }
 
 /// Runs the points of an experiment that `filter` takes, on the ranks of `leader` or on threads, until
-/// `stop` is true; returns its folder and its results, which are in that folder too.
+/// `stop` is true; returns its folder, which has its results, and these.
 ///
 /// # Errors
 /// Usage errors name what is wrong before anything runs.
@@ -44,16 +48,31 @@ pub fn run_experiment(
     leader: Option<&Rc<Leader>>,
     stop: &dyn Fn() -> bool,
 ) -> Result<(PathBuf, Results)> {
-    let points = kind.points(experiment).map_err(usage)?;
+    let (folder, results) = run_points(args, kind, experiment, filter, leader, stop)?;
+    folder.publish(experiment, &results)?;
+    Ok((folder.folder, results))
+}
+
+/// Runs the points; their results are not in the folder yet.
+pub(super) fn run_points(
+    args: &RunArgs,
+    kind: &WorldKind,
+    experiment: &Experiment,
+    filter: &Filter,
+    leader: Option<&Rc<Leader>>,
+    stop: &dyn Fn() -> bool,
+) -> Result<(Folder, Results)> {
+    let points = kind.points(experiment, filter).map_err(usage)?;
     let config = kind.whole_config(experiment).map_err(usage)?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let on = match leader {
         Some(leader) => On::Ranks(leader),
-        None => On::Threads(args.threads.unwrap_or(cores)),
+        None => On::Threads(threads(args)),
     };
     if let On::Ranks(leader) = on {
         check_ranks(kind, experiment, filter, leader.count())?;
     }
+    // Until here Ctrl-C ends the process at once.
+    interrupt::catch_signals()?;
     let mut results = Results {
         quick: args.layers.quick,
         command: args.command(),
@@ -68,20 +87,19 @@ pub fn run_experiment(
             .as_secs(),
         ..Results::not_run(experiment, config, &points)
     };
-    let (folder, before) = Folder::open(args.folder(experiment), &results, args.resume)?;
+    let (folder, before) = Folder::open(args.folder(experiment), &results)?;
     results.points.iter_mut().for_each(|point| keep_done(point, before.as_ref()));
-    let wanted = |at: &usize| {
-        results.points[*at].state != State::Done && filter.takes(&points[*at].coordinates)
-    };
+    let is_chosen = |at: usize| filter.takes(&points[at].coordinates);
+    let is_done = |at: usize| results.points[at].state == State::Done;
+    let wanted = |at: &usize| is_chosen(*at) && !(args.resume && is_done(*at));
     let wanted: Vec<usize> = (0..points.len()).filter(wanted).collect();
     // A folder without results is no run that can be resumed.
     folder.write_results(&results)?;
-    for (at, point) in (1..).zip(&results.points) {
-        if !args.resume || point.state == State::Done {
-            folder.remove_checkpoint(at)?;
-        }
+    for at in (0..points.len()).filter(|at| is_done(*at) || is_chosen(*at) && !args.resume) {
+        folder.remove_checkpoint(at + 1)?;
     }
     let mut progress = Progress::new(wanted.len());
+    let mut written = Instant::now();
     for at in wanted {
         if stop() {
             results.interrupted = true;
@@ -100,16 +118,35 @@ pub fn run_experiment(
         let state = result.state;
         progress.finish(result);
         results.interrupted = state == State::Interrupted;
-        results.judge(experiment);
-        folder.write_results(&results)?;
+        if written.elapsed() > BETWEEN_WRITES {
+            results.judge(experiment);
+            keep_on(folder.write_results(&results));
+            written = Instant::now();
+        }
         if state == State::Done {
             folder.remove_checkpoint(at + 1)?;
         }
     }
     progress.bar.finish_and_clear();
     results.judge(experiment);
-    folder.publish(experiment, &results)?;
-    Ok((folder.folder, results))
+    Ok((folder, results))
+}
+
+/// Returns the threads of a point. More of them pay for large worlds on processors without other work.
+fn threads(args: &RunArgs) -> usize {
+    let threads = args.threads.unwrap_or(1);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if threads > cores {
+        terminal::remark(format!("{threads} threads on {cores} processors wait for each other"));
+    }
+    threads
+}
+
+/// Says that results could not be written. The run goes on: they may be at its end.
+fn keep_on(written: Result<()>) {
+    if let Err(error) = written {
+        terminal::remark(format!("the results so far are not kept: {error:#}"));
+    }
 }
 
 /// Runs one point, from its checkpoint if it has one, and writes checkpoints and its captured packets.

@@ -80,7 +80,7 @@ pub(super) fn show(
     filter: &Filter,
 ) -> Result<i32> {
     let config = kind.whole_config(experiment).map_err(usage)?;
-    let mut points = kind.points(experiment).map_err(usage)?;
+    let mut points = kind.points(experiment, filter).map_err(usage)?;
     points.retain(|point| filter.takes(&point.coordinates));
     if args.toml {
         terminal::say(experiment.to_toml().trim_end())?;

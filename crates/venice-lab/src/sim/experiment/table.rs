@@ -24,7 +24,7 @@ impl Column<'_> {
         if self.unit.is_empty() {
             self.name.clone()
         } else {
-            format!("{} {}", self.name, self.unit)
+            format!("{} ({})", self.name, self.unit)
         }
     }
 
