@@ -10,6 +10,12 @@ use crate::{BadState, Experiment, ExperimentError, Filter, Point, Simulation, Wo
 /// A simulation, or why there is none.
 type Started<E> = Result<Box<dyn Simulation>, E>;
 
+/// The share of each rank of a saved state.
+type Dealt = Result<Vec<Vec<u8>>, BadState>;
+
+/// A function as [`World::on_ranks`].
+type OnRanks = fn(&Table, &Rc<dyn Ranks>, Option<&[u8]>) -> Started<BadState>;
+
 /// A kind of world, for those who choose it by name.
 #[derive(Clone, Copy, Debug)]
 pub struct WorldKind {
@@ -22,8 +28,8 @@ pub struct WorldKind {
     start: fn(&Table, usize) -> Started<ExperimentError>,
     restore: fn(&Table, usize, &[u8]) -> Started<BadState>,
     check_ranks: fn(&Table, usize) -> Result<(), ExperimentError>,
-    deal: fn(&Table, usize, &[u8]) -> Result<Vec<Vec<u8>>, BadState>,
-    on_ranks: fn(&Table, &Rc<dyn Ranks>, Option<&[u8]>) -> Started<BadState>,
+    deal: fn(&Table, usize, &[u8]) -> Dealt,
+    on_ranks: OnRanks,
 }
 
 impl WorldKind {
@@ -85,12 +91,7 @@ impl WorldKind {
         (self.check_ranks)(&point.config, count)
     }
 
-    pub(crate) fn deal(
-        &self,
-        config: &Table,
-        count: usize,
-        state: &[u8],
-    ) -> Result<Vec<Vec<u8>>, BadState> {
+    pub(crate) fn deal(&self, config: &Table, count: usize, state: &[u8]) -> Dealt {
         (self.deal)(config, count, state)
     }
 
@@ -118,7 +119,7 @@ fn check_ranks<W: World>(config: &Table, count: usize) -> Result<(), ExperimentE
     Ok(W::check_ranks(&config, count)?)
 }
 
-fn deal<W: World>(config: &Table, count: usize, state: &[u8]) -> Result<Vec<Vec<u8>>, BadState> {
+fn deal<W: World>(config: &Table, count: usize, state: &[u8]) -> Dealt {
     W::deal(&read::<W>(config)?, count, state)
 }
 

@@ -138,23 +138,30 @@ impl std::fmt::Debug for Leader {
 /// Does what rank 0 orders, until it has no more. `stop` is asked after each step: once it is true, rank
 /// 0 knows.
 ///
+/// # Errors
+/// If this rank cannot do what rank 0 can, such as read a file that the configuration names. The other
+/// ranks must be ended then.
+///
 /// # Panics
-/// If this rank cannot do what rank 0 can.
-pub fn follow(ranks: &Rc<dyn Ranks>, kinds: &[WorldKind], stop: &dyn Fn() -> bool) {
+/// If rank 0 is of another version.
+pub fn follow(
+    ranks: &Rc<dyn Ranks>,
+    kinds: &[WorldKind],
+    stop: &dyn Fn() -> bool,
+) -> Result<(), BadState> {
     ranks.gather(VERSION.into());
     let mut own: Option<Box<dyn Simulation>> = None;
     loop {
         let order = rmp_serde::from_slice(&ranks.broadcast(Vec::new()));
         let order = order.expect("rank 0 has this version");
         match (order, &mut own) {
-            (Order::End, _) => return,
+            (Order::End, _) => return Ok(()),
             (Order::Make { world, config, is_dealt }, before) => {
                 *before = None;
                 let kind = kinds.iter().find(|kind| kind.name == world).expect("a known world");
                 let config = toml::from_str(&config).expect("rank 0 wrote it");
                 let dealt = is_dealt.then(|| ranks.receive(0));
-                let made = kind.on_ranks(&config, ranks, dealt.as_deref());
-                own = Some(made.unwrap_or_else(|BadState(why)| panic!("not as at rank 0: {why}")));
+                own = Some(kind.on_ranks(&config, ranks, dealt.as_deref())?);
             }
             (Order::Capture(link), Some(own)) => drop(own.capture(&link)),
             (Order::Captured, Some(own)) => drop(own.captured()),
@@ -219,5 +226,25 @@ impl Simulation for Led {
     fn save(&self) -> Option<Vec<u8>> {
         self.leader.order(&Order::Save);
         self.own.save()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use venice_simkernel::ranks::in_threads;
+
+    use super::*;
+
+    #[test]
+    fn other_version_is_refused() {
+        let said = in_threads(3, |ranks| {
+            if ranks.number() == 0 {
+                return Leader::new(ranks).unwrap_err().to_string();
+            }
+            ranks.gather(if ranks.number() == 2 { b"0.0.9".to_vec() } else { VERSION.into() });
+            ranks.broadcast(Vec::new());
+            String::new()
+        });
+        assert!(said[0].starts_with("rank 2 has version 0.0.9, rank 0 "), "{said:?}");
     }
 }

@@ -91,7 +91,11 @@ fn main() {
         panic!("MPI is initialized once");
     };
     end_all_on_panic();
+    let world = universe.world();
     let code = venice_lab::ranks::main(Rc::new(Mpi(universe.world())));
+    if code != 0 && world.rank() > 0 {
+        world.abort(code);
+    }
     // Waits for all ranks: without it mpirun takes the end of one for a failure.
     drop(universe);
     std::process::exit(code);

@@ -22,7 +22,7 @@ fn led<R: Send>(count: usize, lead: impl Fn(Rc<Leader>) -> R + Sync) -> R {
     let run = |ranks: Rc<dyn Ranks>| match ranks.number() {
         0 => Some(lead(Leader::new(ranks).unwrap())),
         _ => {
-            follow(&ranks, &[KIND], &|| false);
+            follow(&ranks, &[KIND], &|| false).unwrap();
             None
         }
     };
@@ -98,7 +98,7 @@ fn stop_of_any_rank_is_known() {
     let stopped = in_threads(3, |ranks| {
         let number = ranks.number();
         if number > 0 {
-            follow(&ranks, &[KIND], &|| number == 2);
+            follow(&ranks, &[KIND], &|| number == 2).unwrap();
             return true;
         }
         let leader = Leader::new(ranks).unwrap();
