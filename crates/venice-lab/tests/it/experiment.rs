@@ -10,6 +10,7 @@ use std::path::Path;
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
+use rustix::fs::{FlockOperation, flock};
 use venice_experiment::outcome::Outcome;
 use venice_experiment::{Catalogue, Results, State, Verdict, WorldKind};
 use venice_lab::sim::experiment::{Layers, REPORT, RunArgs, run_experiment};
@@ -282,6 +283,44 @@ fn mistakes_are_usage_errors() {
         assert!(said.contains(part), "{words:?}: {said}");
         assert!(!out.exists(), "{words:?}");
     }
+}
+
+#[test]
+fn other_points_are_kept() {
+    let temp = tempfile::tempdir().unwrap();
+    let out = temp.path().join("out");
+    let whole = run(&out, &["--full"]);
+    let some = run(&out, &["--full", "--points load=0.5"]);
+    let hashes = |results: &Results| {
+        let outcomes = results.points.iter().map(|point| point.outcome.as_ref());
+        outcomes.map(|outcome| outcome.unwrap().trace_hash).collect::<Vec<_>>()
+    };
+    assert_eq!(hashes(&some), hashes(&whole));
+    assert_eq!(saved(&out), some);
+}
+
+#[test]
+fn two_runs_share_no_folder() {
+    let temp = tempfile::tempdir().unwrap();
+    let other = fs::File::open(temp.path()).unwrap();
+    flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+    assert!(mistake(temp.path(), &[]).contains("another run writes to it: wait for its end"));
+    drop(other);
+    run(temp.path(), &[]);
+}
+
+#[test]
+fn failed_write_leaves_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    run(temp.path(), &[]);
+    fs::remove_file(temp.path().join(REPORT)).unwrap();
+    fs::create_dir(temp.path().join(REPORT)).unwrap();
+    let error = try_run(temp.path(), &[], &|| false).unwrap_err();
+    assert!(error.to_string().starts_with("cannot write"), "{error:#}");
+    let files = fs::read_dir(temp.path()).unwrap().map(|file| file.unwrap().path());
+    let left: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|it| it == "new")).collect();
+    assert_eq!(left, [] as [std::path::PathBuf; 0]);
 }
 
 #[test]

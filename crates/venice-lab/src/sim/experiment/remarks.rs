@@ -55,3 +55,43 @@ fn there(results: &Results) -> String {
     let names: Vec<String> = histograms.chain(metrics).take(MOST_NAMES).collect();
     format!("; there are {}", names.join(", "))
 }
+
+#[cfg(test)]
+mod tests {
+    use venice_experiment::{Coordinate, Outcome, PointResult};
+
+    use super::*;
+
+    fn results(failed: u64) -> (Experiment, Results) {
+        let text = "name = 'x'\n[[sweep]]\nkey = 'n'\nvalues = [1, 2]\n\
+            [[figure]]\nname = 'f'\nx = 'n'\ny = 'events'\n\
+            [[figure]]\nname = 'g'\nx = 'n'\ny = 'nope.mean'\n\
+            [[figure]]\nname = 'h'\nkind = 'cdf'\ny = 'events'\nat = { n = 3 }";
+        let counts = [("done".to_owned(), 90), ("failed".to_owned(), failed)];
+        let point = |n: i64| PointResult {
+            coordinates: vec![Coordinate { name: "n".into(), value: n.into() }],
+            state: State::Done,
+            outcome: Some(Outcome { counts: counts.clone().into(), ..Outcome::default() }),
+            wall_s: 0.0,
+        };
+        let experiment = Experiment::from_toml(text).unwrap();
+        let results = Results::not_run(&experiment, toml::Table::new(), &[]);
+        (experiment, Results { points: vec![point(1), point(2)], ..results })
+    }
+
+    #[test]
+    fn empty_figures_are_named() {
+        let (experiment, results) = results(0);
+        let remarks = of(&experiment, &results);
+        assert_eq!(remarks.len(), 2, "{remarks:?}");
+        assert!(remarks[0].starts_with("figure g is empty: no point has a figure nope.mean"));
+        assert_eq!(remarks[1], "figure h is empty: no point that ran is at its coordinates");
+    }
+
+    #[test]
+    fn failed_work_is_told() {
+        let (experiment, results) = results(10);
+        let first = &of(&experiment, &results)[0];
+        assert!(first.starts_with("10 of 100 failed at n=1, and at 1 more points: "), "{first}");
+    }
+}
