@@ -1,6 +1,7 @@
 //! Callers of the services, in plain types.
 
 mod agent;
+mod allocation;
 mod channel;
 mod enrolment;
 mod events;

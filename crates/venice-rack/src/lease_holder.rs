@@ -95,6 +95,8 @@ pub struct LeaseHolder {
     leases: Vec<Lease>,
     /// Time of the next renewals.
     next_ns: u64,
+    /// Time limit of the renewals before the first use, while they are under way.
+    confirms_until_ns: Option<u64>,
     outputs: VecDeque<Output>,
 }
 
@@ -159,7 +161,7 @@ impl LeaseHolder {
             is_served: false,
         };
         let leases = grants.into_iter().map(lease).collect();
-        Self { leases, next_ns: 0, outputs: VecDeque::new() }
+        Self { leases, next_ns: 0, confirms_until_ns: None, outputs: VecDeque::new() }
     }
 
     /// Returns all grants, in their order.
@@ -206,15 +208,24 @@ impl LeaseHolder {
     }
 
     /// Returns the shortest lease.
-    pub fn shortest_ns(&self) -> u64 {
+    fn shortest_ns(&self) -> u64 {
         let leases = self.leases.iter().map(|lease| lease_ns(&lease.grant));
         leases.min().unwrap_or(MAX_PAUSE_NS)
     }
 
-    /// True if the request took so long that a lease may be half over.
-    pub fn needs_confirmation(&self, now_ns: u64) -> bool {
+    /// Renews all grants before their first use, if the request took so long that a lease may be half
+    /// over. None is given up meanwhile.
+    pub fn confirm(&mut self, now_ns: u64) {
         let half_ns = self.shortest_ns() / 2;
-        self.leases.iter().any(|lease| now_ns.saturating_sub(lease.renewed_ns) >= half_ns)
+        if self.leases.iter().any(|lease| now_ns.saturating_sub(lease.renewed_ns) >= half_ns) {
+            self.confirms_until_ns = Some(now_ns.saturating_add(half_ns));
+            self.renew(now_ns);
+        }
+    }
+
+    /// Returns the time limit of the renewals before the first use; `None`: none is under way.
+    pub fn confirms_until_ns(&self) -> Option<u64> {
+        self.confirms_until_ns
     }
 
     /// True if the service of a grant is watched.
@@ -231,6 +242,10 @@ impl LeaseHolder {
     /// Gives up grants that were not renewed in time, whatever their donors answer later; releases
     /// those whose notice time is over; renews the others when that is due.
     pub fn handle_timeout(&mut self, now_ns: u64) {
+        if self.confirms_until_ns.is_some_and(|until_ns| now_ns < until_ns) {
+            return;
+        }
+        self.confirms_until_ns = None;
         for index in 0..self.leases.len() {
             let lease = &mut self.leases[index];
             let is_refused = lease.is_refused;
@@ -253,6 +268,9 @@ impl LeaseHolder {
 
     /// Returns the time at which [`Self::handle_timeout`] must be called; `None`: nothing is held.
     pub fn poll_timeout(&self) -> Option<u64> {
+        if self.confirms_until_ns.is_some() {
+            return self.confirms_until_ns;
+        }
         let held = self.leases.iter().filter(|lease| lease.is_held());
         let ends = held.map(|lease| {
             let due_ns = lease.due_ns().filter(|_| !lease.is_due);
@@ -291,6 +309,9 @@ impl LeaseHolder {
             Renewed::Refused => self.handle_lost(index, Loss::Died),
             Renewed::NotAdmitted => lease.is_refused = true,
             Renewed::Live(_) | Renewed::Silent | Renewed::Unreachable => {}
+        }
+        if !self.leases.iter().any(|lease| lease.is_asked) {
+            self.confirms_until_ns = None;
         }
     }
 

@@ -9,8 +9,9 @@
 //!   [`donor_node::DonorNode`] is the core with its callers and the memory that changes hands,
 //!   [`agent_member::AgentMember`] the other half of an agent: registration, and reports to Monitor
 //!   Nodes.
-//! - [`lease_holder::LeaseHolder`] is what a recipient does with its grants: renewals, losses,
-//!   releases.
+//! - [`borrower`] is what a recipient does to get and to end grants: requests, claims, transfers,
+//!   releases, and which calls it repeats. [`lease_holder::LeaseHolder`] is what it does with its
+//!   grants: renewals, losses.
 //! - [`pressure::PressureWatch`] decides what a donor does when its machine is short of memory.
 //! - [`pausable_clock::PausableClock`] is the clock for the liveness of others.
 //! - [`forecast::Forecaster`] predicts the need of a workload from its past use.
@@ -32,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent_member;
+pub mod borrower;
 pub mod caller;
 pub mod counts;
 pub mod donor;

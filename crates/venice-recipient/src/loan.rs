@@ -6,18 +6,19 @@ use std::time::{Duration, Instant};
 
 use venice_control::client::{Access, AgentClient, MonitorClient};
 use venice_control::{
-    AllocationPlan, ControlError, Grant, NodeRow, RackError, ResourceKind, Standing, to_label,
+    AllocationPlan, ControlError, Grant, NodeRow, RackError, ResourceKind, to_label,
 };
 use venice_fabric::LinkModel;
 use venice_memory::paged::coding::Coding;
 use venice_memory::paged::run_block::{PortKind, RunBlockMap};
 use venice_ports::random_u64;
 use venice_ports::shm::{ShmConnection, fetch_slabs};
+use venice_rack::borrower::{Releasing, ReleasingOutput};
 use venice_wire::{PortId, SLAB_BYTES};
 
 use crate::error::RecipientError;
 use crate::spec::{AllocationSpec, MemorySpec, without_wait};
-use crate::waiting::{Told, ask_in_line, ignore_wait};
+use crate::waiting::{Told, ignore_wait};
 
 /// The default number of copies of each slab, if the rack has room.
 pub const COPIES_BY_DEFAULT: u32 = 2;
@@ -42,7 +43,7 @@ pub struct Loan {
     pub devices: Vec<Grant>,
     /// With the shm port: the connection to the donor of each grant of memory.
     pub connections: Vec<ShmConnection>,
-    /// A time before the granted request was sent: the leases began later.
+    /// A time before the first request was sent: the leases began later.
     pub asked: Instant,
     /// Copies of each slab, or of each of its fragments.
     pub copies: u32,
@@ -68,24 +69,16 @@ pub fn allocate(
     spec: &AllocationSpec,
     told: &mut Told<'_>,
 ) -> Result<Loan, RecipientError> {
-    let mut asked = Instant::now();
-    let mut told = |standing: Option<&Standing>| {
-        let goes_on = told(standing);
-        // After each report the request is sent again.
-        if standing.is_some() {
-            asked = Instant::now();
-        }
-        goes_on
-    };
+    let asked = Instant::now();
     let has_choice = |memory: &MemorySpec| memory.coding.is_none() && memory.copies.is_none();
     let has_choice = spec.memory.as_ref().is_some_and(has_choice);
     let (grants, copies, shortage) = runtime()?.block_on(async {
         let mut client = MonitorClient::connect(access).await?;
         let (grants, copies) = match spec.memory.as_ref().map(|memory| (memory, memory.coding)) {
-            None => Ok((ask_first(&mut client, spec, None, &mut told).await?, 0)),
-            Some((memory, None)) => ask_for_copies(&mut client, spec, memory, &mut told).await,
+            None => Ok((ask_first(&mut client, spec, None, told).await?, 0)),
+            Some((memory, None)) => ask_for_copies(&mut client, spec, memory, told).await,
             Some((memory, Some(coding))) => {
-                ask_for_fragments(&mut client, spec, memory, coding, &mut told).await
+                ask_for_fragments(&mut client, spec, memory, coding, told).await
             }
         }?;
         let shortage = match has_choice && copies < COPIES_BY_DEFAULT {
@@ -283,7 +276,7 @@ async fn ask_first(
     if request.queueing.wait_ms == 0 {
         return Ok(client.allocate(request).await?);
     }
-    ask_in_line(client, request, told).await
+    client.allocate_in_line(request, told).await?.ok_or(RecipientError::WaitCancelled)
 }
 
 /// Draws a secret random number.
@@ -382,12 +375,20 @@ pub(crate) fn release_now(access: &Access, grants: &[Grant]) {
 /// Releases grants: at the Monitor Node, or if it is gone or cannot, at the donors. What does not
 /// get through ends with its lease.
 pub(crate) async fn release(access: &Access, grants: &[Grant]) {
-    let leases: Vec<_> = grants.iter().map(|grant| (grant.id, grant.key)).collect();
-    let at_monitor = async { MonitorClient::connect(access).await?.release(&leases).await };
-    let left = at_monitor.await.unwrap_or_else(|_| grants.iter().map(|grant| grant.id).collect());
-    for grant in grants.iter().filter(|grant| left.contains(&grant.id)) {
-        if let Ok(mut agent) = agent_of(access, grant).await {
-            let _ = agent.give_back(&[(grant.id, grant.key)]).await;
+    let mut releasing = Releasing::new(grants.to_vec());
+    while let Some(output) = releasing.poll_output() {
+        match output {
+            ReleasingOutput::AtMonitor(grants) => {
+                let leases: Vec<_> = grants.iter().map(|grant| (grant.id, grant.key)).collect();
+                let released =
+                    async { MonitorClient::connect(access).await?.release(&leases).await };
+                releasing.handle_released(released.await.ok().as_deref());
+            }
+            ReleasingOutput::AtDonor(grant) => {
+                if let Ok(mut agent) = agent_of(access, &grant).await {
+                    let _ = agent.give_back(&[(grant.id, grant.key)]).await;
+                }
+            }
         }
     }
 }

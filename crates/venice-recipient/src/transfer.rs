@@ -5,16 +5,13 @@ use std::time::{Duration, Instant};
 use venice_control::client::{Access, MonitorClient};
 use venice_control::{ClaimRequest, ControlError, Grant, Owner, TransferRequest, Transferred};
 use venice_memory::paged::run_block::Fate;
-use venice_rack::lease_holder::Renewed;
+use venice_rack::borrower::{Claiming, ClaimingOutput};
 use venice_wire::GrantId;
 
 use crate::error::RecipientError;
 use crate::held::{Held, HeldEvent, HeldNews, OnLoss, resource_name};
-use crate::loan::{ANSWER_WITHIN, random_word, recipient_name, runtime};
+use crate::loan::{random_word, recipient_name, runtime};
 use crate::renewals::{Renewal, Renewals};
-
-/// Pause between two claims while nothing is there.
-const CLAIM_PAUSE: Duration = Duration::from_millis(200);
 
 /// A transfer, as its old owner is told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,14 +76,8 @@ pub fn claim(
     mut tell: impl FnMut(HeldNews) + Send + 'static,
 ) -> Result<Option<Held>, RecipientError> {
     let request = ClaimRequest { recipient: recipient_name(), transfer: number };
-    let (grants, asked) = runtime()?.block_on(async {
-        let grants = claimed(access, &request, within).await?;
-        // The leases began before the claim: only a renewal shows how much is left.
-        let asked = Instant::now();
-        Ok::<_, ControlError>((renewed(access, grants).await, asked))
-    })?;
-    let (live, lost): (Vec<_>, Vec<_>) = grants.into_iter().partition(|(_, is_live)| *is_live);
-    for (grant, _) in lost {
+    let Claimed { live, lost, asked } = runtime()?.block_on(claimed(access, request, within))?;
+    for grant in lost {
         let what = resource_name(&grant);
         tell(HeldNews {
             grant: grant.id,
@@ -96,7 +87,6 @@ pub fn claim(
             why: None,
         });
     }
-    let live: Vec<Grant> = live.into_iter().map(|(grant, _)| grant).collect();
     if live.is_empty() {
         return Ok(None);
     }
@@ -104,36 +94,50 @@ pub fn claim(
     Ok((!held.is_all_lost()).then_some(held))
 }
 
+/// Grants that were claimed.
+struct Claimed {
+    live: Vec<Grant>,
+    lost: Vec<Grant>,
+    asked: Instant,
+}
+
 async fn claimed(
     access: &Access,
-    request: &ClaimRequest,
+    request: ClaimRequest,
     within: Duration,
-) -> Result<Vec<Grant>, ControlError> {
-    let began = Instant::now();
+) -> Result<Claimed, ControlError> {
     let mut client = MonitorClient::connect(access).await?;
+    let mut renewals = Renewals::new(access.clone());
+    let began = Instant::now();
+    let now_ns = || nanoseconds(began.elapsed());
+    let mut claiming = Claiming::new(0, request, nanoseconds(within));
     loop {
-        let grants = client.claim(request.clone()).await?;
-        if !grants.is_empty() || began.elapsed() >= within {
-            return Ok(grants);
+        match claiming.poll_output() {
+            Some(ClaimingOutput::Claim(request)) => {
+                let claimed = client.claim(request).await;
+                claiming.handle_claimed(now_ns(), claimed);
+            }
+            Some(ClaimingOutput::Renew(index, grant)) => renewals.begin(index, &grant),
+            Some(ClaimingOutput::Claimed { live, lost, asked_ns }) => {
+                return Ok(Claimed { live, lost, asked: began + Duration::from_nanos(asked_ns) });
+            }
+            Some(ClaimingOutput::Failed(error)) => return Err(error),
+            None => {
+                let due_ns = claiming.poll_timeout().unwrap_or_default();
+                let left = Duration::from_nanos(due_ns.saturating_sub(now_ns()));
+                tokio::select! {
+                    Some(Renewal { index, outcome, .. }) = renewals.next() => {
+                        claiming.handle_renewed(index, &outcome);
+                    }
+                    () = tokio::time::sleep(left) => claiming.handle_timeout(now_ns()),
+                }
+            }
         }
-        tokio::time::sleep(CLAIM_PAUSE).await;
     }
 }
 
-/// Renews the grants at all donors concurrently; true for those that live.
-async fn renewed(access: &Access, mut grants: Vec<Grant>) -> Vec<(Grant, bool)> {
-    grants.sort_by_key(|grant| grant.id);
-    let mut renewals = Renewals::new(access.clone());
-    grants.iter().enumerate().for_each(|(index, grant)| renewals.begin(index, grant));
-    let mut is_live = vec![false; grants.len()];
-    let answers = async {
-        while let Some(Renewal { index, outcome, .. }) = renewals.next().await {
-            is_live[index] = matches!(outcome, Renewed::Live(_));
-        }
-    };
-    // A donor that does not answer in time does not count as holding its grant.
-    let _ = tokio::time::timeout(ANSWER_WITHIN, answers).await;
-    grants.into_iter().zip(is_live).collect()
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

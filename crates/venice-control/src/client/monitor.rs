@@ -9,22 +9,18 @@ use crate::proto::{self, monitor_node_client::MonitorNodeClient};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
+use venice_rack::borrower::{Failure, RepeatedCall};
 use venice_rack::queueing::Asked;
 use venice_rack::quota::{QuotaFor, QuotaRecord};
 use venice_rack::rows::{
     AllocationPlan, ForecastRow, GrantRow, LinkRow, NodeRow, QueueRow, QuotaTable, ResourceRow,
 };
-use venice_rack::types::{
-    AllocationRequest, Grant, Identity, NodeRegistration, RackError, Registered,
-};
+use venice_rack::types::{AllocationRequest, Identity, NodeRegistration, Registered};
 use venice_wire::{GrantId, GrantKey};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longer than the Monitor Node's handshake with silent donors.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longer than the detection of a dead Monitor Node among several.
-const HAND_OVER_PATIENCE: Duration = Duration::from_secs(15);
-const HAND_OVER_PAUSE: Duration = Duration::from_millis(250);
 
 /// A connection to the Monitor Node. Cheap to clone; clones share the connection.
 #[derive(Debug, Clone)]
@@ -88,32 +84,8 @@ impl MonitorClient {
         Ok(())
     }
 
-    /// Allocates: all of it, in one grant or more, or none; waits for it if the request says so. The
-    /// call may be repeated with the same `client_id` if the answer was lost; with several Monitor
-    /// Nodes this method repeats it itself, at another one.
-    ///
-    /// # Errors
-    /// [`ControlError::NoRoom`], [`ControlError::UnknownNode`], [`RackError::NoDevice`],
-    /// [`RackError::OverQuota`].
-    pub async fn allocate(
-        &mut self,
-        request: AllocationRequest,
-    ) -> Result<Vec<Grant>, ControlError> {
-        let began = Instant::now();
-        let waited_before_ms = request.queueing.waited_ms;
-        let mut request = request;
-        loop {
-            match self.ask(request.clone()).await? {
-                Asked::Granted(grants) => return Ok(grants),
-                Asked::Waits(_) => {
-                    let waited_ms = began.elapsed().as_millis() as u64;
-                    request.queueing.waited_ms = waited_before_ms.saturating_add(waited_ms);
-                }
-            }
-        }
-    }
-
-    /// Performs one step of [`Self::allocate`]. A queued request is answered within seconds with its
+    /// Performs one step of [`Self::allocate`]. With several Monitor Nodes it is repeated at another
+    /// one if its answer was lost; so it is with one if the request may wait. A queued request is answered within seconds with its
     /// queue state, and must then be repeated at once, with the same `client_id` and its waiting
     /// time so far. A request that is not repeated leaves the queue within seconds.
     ///
@@ -165,7 +137,7 @@ impl MonitorClient {
         self.rows(rows, convert::queue_row_in)
     }
 
-    /// Sends a repeatable call, to any of several Monitor Nodes that answers.
+    /// Performs a call, and repeats it as [`RepeatedCall`] says.
     pub(super) async fn answer<T, F>(
         &self,
         may_wait: bool,
@@ -174,34 +146,19 @@ impl MonitorClient {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let until = Instant::now() + HAND_OVER_PATIENCE;
+        let (began, monitors) = (Instant::now(), self.addr.split(',').count());
+        let now_ns = || began.elapsed().as_nanos() as u64;
+        let mut repeated = RepeatedCall::new(0, monitors, may_wait);
         loop {
-            match call(self.inner.clone()).await {
-                Err(status) if self.may_answer_yet(&status, may_wait) && Instant::now() < until => {
-                    tokio::time::sleep(HAND_OVER_PAUSE).await;
-                }
-                done => return done.map(Response::into_inner).map_err(|s| self.error(s)),
+            let result = call(self.inner.clone()).await.map_err(failure);
+            if let Some(result) = repeated.handle_result(now_ns(), result) {
+                return result.map(Response::into_inner).map_err(|status| self.error(status));
+            }
+            while let Some(due_ns) = repeated.poll_timeout() {
+                tokio::time::sleep(Duration::from_nanos(due_ns.saturating_sub(now_ns()))).await;
+                repeated.handle_timeout(now_ns());
             }
         }
-    }
-
-    /// True if a repeated call may succeed: another of several Monitor Nodes may answer, or the
-    /// caller waits anyhow and the Monitor Node may restart.
-    fn may_answer_yet(&self, status: &Status, may_wait: bool) -> bool {
-        let is_stopping =
-            matches!(self.error(status.clone()), ControlError::Rack(RackError::Stopping));
-        if self.addr.contains(',') && is_stopping {
-            return true;
-        }
-        let is_silence = matches!(
-            status.code(),
-            Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded
-        );
-        let is_stranger = cause::<WrongPeer>(status).is_some();
-        (self.addr.contains(',') || may_wait)
-            && is_silence
-            && status.details().is_empty()
-            && !is_stranger
     }
 
     /// Releases grants. Released grants are no error. Returns the grants whose keys the Monitor
@@ -325,6 +282,20 @@ impl MonitorClient {
 
     pub(super) fn error(&self, status: Status) -> ControlError {
         ControlError::from_status(PeerKind::MonitorNode, &self.addr, status)
+    }
+}
+
+/// Separates a call without an answer from a refusal. A Monitor Node that is stopping is
+/// unavailable.
+fn failure(status: Status) -> Failure<Status> {
+    let is_silence = matches!(
+        status.code(),
+        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded
+    );
+    let is_stranger = cause::<WrongPeer>(&status).is_some();
+    match is_silence && status.details().is_empty() && !is_stranger {
+        true => Failure::Silent(status),
+        false => Failure::Refused(status),
     }
 }
 

@@ -131,3 +131,38 @@ fn released_grant_is_not_lost() {
     holder.handle_lost(0, Loss::Revoked);
     assert_eq!((holder.lost().count(), holder.held().count()), (0, 1));
 }
+
+#[test]
+fn old_leases_are_confirmed_first() {
+    let now_ns = ASKED + 60 * S;
+    for (renewed, is_held) in [(Renewed::Live(None), true), (Renewed::Unknown, false)] {
+        let mut holder = LeaseHolder::new(vec![grant(1, 20.0)], ASKED);
+        holder.confirm(now_ns);
+        let call = RenewalCall { index: 0, sent_ns: now_ns };
+        assert_eq!(outputs(&mut holder), [Output::Renew(call)]);
+        holder.handle_timeout(now_ns);
+        assert_eq!(outputs(&mut holder), [], "it may be live");
+        assert_eq!(holder.confirms_until_ns(), Some(now_ns + 10 * S));
+        holder.handle_renewed(call, renewed);
+        assert_eq!(holder.confirms_until_ns(), None);
+        holder.handle_timeout(now_ns);
+        assert_eq!(holder.held().count() == 1, is_held);
+    }
+}
+
+#[test]
+fn unconfirmed_lease_is_lost() {
+    let mut holder = LeaseHolder::new(vec![grant(1, 20.0)], ASKED);
+    holder.confirm(ASKED + 60 * S);
+    outputs(&mut holder);
+    let until_ns = holder.poll_timeout().unwrap();
+    holder.handle_timeout(until_ns);
+    assert_eq!(outputs(&mut holder), [Output::Lost(0, Loss::Unresponsive)]);
+}
+
+#[test]
+fn young_leases_need_no_confirmation() {
+    let mut holder = LeaseHolder::new(vec![grant(1, 20.0)], ASKED);
+    holder.confirm(ASKED + 10 * S - 1);
+    assert_eq!((outputs(&mut holder), holder.confirms_until_ns()), (vec![], None));
+}

@@ -113,22 +113,17 @@ impl Keeper {
 
     /// Renews grants once if the request took so long that their lease may be half over.
     async fn confirm(&mut self) {
-        let half = {
-            let (now_ns, mut holder) = (monotonic_ns(), lock(&self.holder));
-            if !holder.needs_confirmation(now_ns) {
-                return;
-            }
-            holder.renew(now_ns);
-            Duration::from_nanos(holder.shortest_ns() / 2)
-        };
+        lock(&self.holder).confirm(monotonic_ns());
         self.perform_all();
-        let answers = async {
-            while let Some(renewal) = self.renewals.next().await {
-                self.take(renewal);
+        loop {
+            let Some(until_ns) = lock(&self.holder).confirms_until_ns() else { return };
+            let left = Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()));
+            match tokio::time::timeout(left, self.renewals.next()).await {
+                Ok(Some(renewal)) => self.take(renewal),
+                // Silent donors are handled by the keeper.
+                Ok(None) | Err(_) => return,
             }
-        };
-        // Silent donors are handled by the keeper.
-        let _ = tokio::time::timeout(half, answers).await;
+        }
     }
 
     /// Releases a device whose service does not start.

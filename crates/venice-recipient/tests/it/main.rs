@@ -3,3 +3,4 @@
 mod common;
 mod leaving;
 mod remote_memory;
+mod waiting;

@@ -128,7 +128,7 @@ pub(super) enum Fact {
 }
 
 /// State of a Monitor Node when it sends a prepare.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Knows {
     /// The grant is recorded already.
     pub(super) is_recorded: bool,

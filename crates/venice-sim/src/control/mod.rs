@@ -1,6 +1,5 @@
-//! A rack's control plane in virtual time: the real logic of Monitor Nodes and donors (`venice-rack`),
-//! agents (their membership is that of `venice-agent`), recipients that behave as `venice-recipient`,
-//! and between them an unreliable network, a store and wrong clocks.
+//! A rack's control plane in virtual time: the real logic of Monitor Nodes, donors, agents and
+//! recipients (`venice-rack`), and between them an unreliable network, a store and wrong clocks.
 //!
 //! Events are handled one after the other: a call or an answer arrives, a connection breaks, a timer
 //! expires, the store reports a change, a fault begins or ends. Faults may strike at any step, also

@@ -1,11 +1,12 @@
 //! Gives the logic its input, and the time, in the daemon's order.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-use venice_rack::monitor::{CallError, Token};
+use venice_rack::monitor::{CallError, Record, Token};
 use venice_rack::monitor_node::{Call, DonorAnswer, DonorCall, MonitorNode, Now};
 use venice_rack::pausable_clock::TICK_NS;
 use venice_rack::types::Identity;
+use venice_wire::NodeId;
 
 use super::membership::Member;
 use super::{Monitor, MonitorTag, MonitorTimer, State};
@@ -27,6 +28,9 @@ pub(super) struct Driver {
     timeout_ns: Option<u64>,
     /// True if requests were queued when the queue was last reported.
     has_line: bool,
+    /// Nodes whose drain was durable at the last input of a lone Monitor Node. It makes the changes of
+    /// inputs handled together durable together, and calls the donors of the first after that.
+    pub(super) drained: BTreeSet<NodeId>,
 }
 
 struct Returned {
@@ -55,6 +59,7 @@ impl Driver {
             is_tick_due: false,
             timeout_ns: None,
             has_line: false,
+            drained: BTreeSet::new(),
         }
     }
 
@@ -127,6 +132,11 @@ impl Monitor {
     fn take_in(&mut self, desk: &mut Desk<'_>, ready: Ready) {
         let now = self.now(desk);
         let State::Serving(driver) = &mut self.state else { return };
+        let drained = self.file.values().filter_map(|record| match record {
+            Record::Node(node) if node.is_draining => Some(node.identity.node),
+            _ => None,
+        });
+        driver.drained = drained.collect();
         match ready {
             Ready::Inputs => {
                 for _ in 0..INPUTS_AT_ONCE {

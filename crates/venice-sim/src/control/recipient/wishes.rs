@@ -1,14 +1,11 @@
 //! Requests of programs.
 
-use venice_rack::caller::Owner;
-use venice_rack::monitor_node::Call;
 use venice_rack::queueing::{DEFAULT_PRIORITY, Preempt, Queueing};
 use venice_rack::types::{AllocationRequest, ResourceKind, Want};
 use venice_wire::SLAB_BYTES;
 
 use super::Recipient;
 use crate::control::agent::{DEVICES, STORAGE_UNIT_BYTES, name_of};
-use crate::control::messages::Request;
 use venice_simkernel::random::Stream;
 
 /// Requests for a device that want memory too, in a million.
@@ -41,14 +38,8 @@ impl Wish {
         self.queueing.wait_ms > 0
     }
 
-    pub(super) fn request(
-        &self,
-        owner: Owner,
-        recipient: String,
-        client_id: u128,
-        waited_ms: u64,
-    ) -> Request {
-        let request = AllocationRequest {
+    pub(super) fn request(&self, recipient: String, client_id: u128) -> AllocationRequest {
+        AllocationRequest {
             client_id,
             recipient,
             wants: self.wants.clone(),
@@ -56,12 +47,8 @@ impl Wish {
             home: String::new(),
             placement: None,
             purpose: "sim".to_owned(),
-            queueing: Queueing {
-                waited_ms: if self.waits() { waited_ms } else { 0 },
-                ..self.queueing
-            },
-        };
-        Call::Request(owner, request).into()
+            queueing: self.queueing,
+        }
     }
 }
 
