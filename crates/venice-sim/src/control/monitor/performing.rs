@@ -63,16 +63,12 @@ impl Monitor {
 
     fn knows(&self, node: NodeId, grant: GrantId) -> Knows {
         let State::Serving(driver) = &self.state else { return Knows::default() };
-        let is_draining = match driver.node.view() {
-            Some(view) => {
-                let record = view.get(&RecordKey::Node(node));
-                matches!(record, Some(Record::Node(record)) if record.is_draining)
-            }
-            None => driver.drained.contains(&node),
-        };
+        let record = self.known(&RecordKey::Node(node));
+        let is_drained = matches!(record, Some(Record::Node(record)) if record.is_draining);
+        let was_drained = driver.node.view().is_some() || driver.drained.contains(&node);
         Knows {
             is_recorded: self.known(&RecordKey::Grant(grant)).is_some(),
-            is_draining,
+            is_draining: is_drained && was_drained,
             is_down: self.core().is_some_and(|core| core.silent_nodes().any(|it| it == node)),
         }
     }
