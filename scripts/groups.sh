@@ -24,7 +24,7 @@ on_ranks() {
         echo "test: venice-mpi is left out: no MPI here"
         return
     fi
-    tests 10m --workspace --features venice-mpi/mpi --test alone_ranks
+    tests 20m --workspace --features venice-mpi/mpi --test alone_ranks
 }
 
 default() {
@@ -37,7 +37,6 @@ default() {
     done
     build
     tests 30m --workspace --lib --bins --tests -- "${skipped[@]}"
-    on_ranks
 }
 
 everything() {
