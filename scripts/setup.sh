@@ -82,10 +82,6 @@ look() {
         need_file /usr/lib/x86_64-linux-gnu/libOpenCL.so ocl-icd-opencl-dev
         need clinfo clinfo
         need_file /usr/lib/python3/dist-packages/pyopencl/__init__.py python3-pyopencl
-        # Open MPI, and what makes its bindings: experiments on ranks.
-        need mpicc libopenmpi-dev
-        need mpirun openmpi-bin
-        [[ -n $(compgen -G "/usr/lib/llvm-*/lib/libclang.so") ]] || missing+=(libclang-dev)
         need pkg-config pkg-config # as whoever builds against the C library does
         need tshark tshark
         need systemd-analyze systemd # knows what the units allow
@@ -104,6 +100,10 @@ look() {
         command -v java >/dev/null 2>&1 || missing+=(default-jdk-headless)
     fi
     if at_least all; then
+        # Open MPI, and what makes its bindings: experiments on ranks.
+        need mpicc libopenmpi-dev
+        need mpirun openmpi-bin
+        [[ -n $(compgen -G "/usr/lib/llvm-*/lib/libclang.so") ]] || missing+=(libclang-dev)
         need g++ g++ # libFuzzer is C++
         need piglit piglit # tests of OpenCL
         need hashcat hashcat
