@@ -286,17 +286,18 @@ class Experiment:
         self,
         points: str = "",
         *,
-        threads: int | None = None,
+        threads: int = 1,
         progress: Callable[[Progress], None] | bool = True,
     ) -> Results:
         """Runs all points, or those that a filter takes: `servers=1|8,client=epoll`.
 
-        `threads` are those of one point, without effect on results; by default one for each processor.
+        `threads` are those of one point, without effect on results: more than one pay for thousands of
+        nodes on idle processors.
         `progress` is called some times a second; true shows a line on the terminal, or in the notebook.
 
         Raises `Interrupted` on Ctrl-C, with the results so far.
         """
-        count = _processors() if threads is None else whole(threads, "threads")
+        count = whole(threads, "threads")
         if not 1 <= count <= 1024:
             raise Invalid(f"threads: {count}: pass 1 to 1024")
         line = _Line(sys.stderr)
