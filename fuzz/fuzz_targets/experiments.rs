@@ -1,4 +1,4 @@
-//! What experiments read on any bytes: texts of experiments, traces of accesses, checkpoints. None
+//! The parsers of experiments on any bytes: texts of experiments, traces of accesses, checkpoints. None
 //! panics, and what is read is written back as the same.
 #![no_main]
 

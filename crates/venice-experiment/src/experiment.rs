@@ -350,9 +350,7 @@ fn at(coordinates: &[Coordinate], error: ExperimentError) -> ExperimentError {
     if coordinates.is_empty() {
         return error;
     }
-    let place = |at: &Coordinate| format!("{}={}", at.name, at.text());
-    let place = coordinates.iter().map(place).collect::<Vec<_>>().join(" ");
-    ExperimentError::At { place, error: Box::new(error) }
+    ExperimentError::At { place: sweep::joined(coordinates, " "), error: Box::new(error) }
 }
 
 pub(crate) fn part(part: impl Into<String>, why: String) -> ExperimentError {

@@ -20,6 +20,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Coordinate;
+use super::sweep::joined;
 
 /// Depth of brackets that is enough for any finding, and no danger to the stack.
 const MOST_NESTED: usize = 32;
@@ -311,24 +312,20 @@ impl Selected {
             }
         };
         let Some((value, unit)) = points.value(point, &self.name) else {
-            let places: Vec<String> = points.coordinates(point).iter().map(place_text).collect();
-            return miss(match places[..] {
+            return miss(match points.coordinates(point) {
                 [] => "not run, or no such figure".to_owned(),
-                _ => format!("not run, or no such figure, at {}", places.join(" ")),
+                places => format!("not run, or no such figure, at {}", joined(places, " ")),
             });
         };
-        let places: Vec<String> = points.coordinates(point).iter().map(place_text).collect();
-        let figure = format!("{}{{{}}}", self.name, places.join(","));
-        let figure = if places.is_empty() { self.name.clone() } else { figure };
+        let figure = match points.coordinates(point) {
+            [] => self.name.clone(),
+            places => format!("{}{{{}}}", self.name, joined(places, ",")),
+        };
         if !found.readings.iter().any(|one| one.figure == figure) {
             found.readings.push(Reading { figure, value, unit: unit.to_owned() });
         }
         Some(value).filter(|value| value.is_finite()).or_else(|| miss("not finite".to_owned()))
     }
-}
-
-fn place_text(place: &Coordinate) -> String {
-    format!("{}={}", place.name, place.text())
 }
 
 struct Parser<'a> {

@@ -83,6 +83,7 @@ impl WorldKind {
     pub fn restore(&self, point: &Point, threads: usize, state: &[u8]) -> Started<BadState> {
         (self.restore)(&point.config, threads, state)
     }
+
     /// Checks that a point can run on so many ranks, as [`World::check_ranks`].
     ///
     /// # Errors

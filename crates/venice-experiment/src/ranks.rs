@@ -14,7 +14,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// A call of rank 0 that the others make too.
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
-    /// Of [`World::on_ranks`](crate::World::on_ranks): the configuration is TOML.
+    /// Make a simulation by [`World::on_ranks`](crate::World::on_ranks); the configuration is TOML.
     Make {
         world: String,
         config: String,

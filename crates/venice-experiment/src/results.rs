@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use super::expression::Source;
+use super::sweep::joined;
 use super::{Coordinate, Evaluation, Experiment, ExperimentError, Point, Verdict, keys};
 use crate::outcome::Outcome;
 
@@ -165,8 +166,7 @@ impl Results {
 impl PointResult {
     /// Returns its coordinates as text: `servers=8 client=epoll`.
     pub fn place(&self) -> String {
-        let one = |place: &Coordinate| format!("{}={}", place.name, place.text());
-        self.coordinates.iter().map(one).collect::<Vec<_>>().join(" ")
+        joined(&self.coordinates, " ")
     }
 }
 

@@ -54,6 +54,18 @@ impl Coordinate {
     }
 }
 
+/// Formats a place as text: `servers=8`.
+impl std::fmt::Display for Coordinate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.name, self.text())
+    }
+}
+
+/// Returns the places of a point as text, with a separator between.
+pub(super) fn joined(coordinates: &[Coordinate], separator: &str) -> String {
+    coordinates.iter().map(Coordinate::to_string).collect::<Vec<_>>().join(separator)
+}
+
 /// One point of an experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {

@@ -7,7 +7,7 @@
 //! `venice-recipient` runs it on connections, `venice-sim` in virtual time.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::types::{Grant, Notice, NoticeReason};
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 use super::*;
 use crate::lease_holder::Renewed;
 use crate::queueing::{Asked, Queueing, Standing};
-use crate::types::{AllocationRequest, ClaimRequest, Grant, Share, Want};
-use venice_wire::{GrantId, GrantKey, NodeId};
+use crate::types::{AllocationRequest, ClaimRequest, Grant, Want};
+use venice_wire::GrantId;
 
 const S: u64 = 1_000_000_000;
 const BEGAN: u64 = 100 * S;
@@ -10,17 +10,7 @@ const BEGAN: u64 = 100 * S;
 type Answer<T> = Result<T, Failure<&'static str>>;
 
 fn grant(id: u64) -> Grant {
-    Grant {
-        id: GrantId(id),
-        donor: "node1".into(),
-        donor_node: NodeId(1),
-        donor_epoch: 1,
-        share: Share::of_slabs(1),
-        key: GrantKey(1),
-        control_addr: String::new(),
-        endpoints: Vec::new(),
-        lease_s: 10.0,
-    }
+    crate::lease_holder::tests::grant(id, 10.0)
 }
 
 fn asking() -> Asking<&'static str> {

@@ -5,7 +5,7 @@ use venice_wire::{GrantKey, NodeId};
 const S: u64 = 1_000_000_000;
 const ASKED: u64 = 100 * S;
 
-fn grant(id: u64, lease_s: f64) -> Grant {
+pub(crate) fn grant(id: u64, lease_s: f64) -> Grant {
     Grant {
         id: GrantId(id),
         donor: "node1".into(),

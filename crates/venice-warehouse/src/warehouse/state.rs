@@ -9,7 +9,7 @@ pub(super) struct State<P> {
     pub(super) link: String,
     /// The virtual time.
     pub(super) now: u64,
-    /// As [`Engine::save_parts`](venice_simkernel::engine::Engine::save_parts) returns them.
+    /// The parts, as [`Engine::save_parts`](venice_simkernel::engine::Engine::save_parts) returns them.
     pub(super) parts: Vec<P>,
 }
 

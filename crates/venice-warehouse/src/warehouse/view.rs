@@ -1,4 +1,4 @@
-//! What the parts of a warehouse have measured together.
+//! The measurements of all parts of a warehouse together.
 
 use venice_experiment::outcome::{CauseRow, Outcome};
 use venice_simkernel::pcapng;

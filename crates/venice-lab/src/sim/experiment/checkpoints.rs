@@ -17,7 +17,7 @@ use super::usage;
 /// The time between two checkpoints, if none is given.
 pub(super) const EVERY: Duration = Duration::from_secs(60);
 
-/// Where a point runs.
+/// The threads or processes that run a point.
 pub(super) enum On<'a> {
     /// In this process.
     Threads(usize),
